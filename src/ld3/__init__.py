@@ -1,0 +1,66 @@
+"""ld3: learn the few time steps at which your diffusion or flow model should be sampled.
+
+Names load when they are first used, so that importing the package, and `ld3 --help`, is instant.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ld3.discretizers import METHODS as METHODS
+    from ld3.discretizers import make_grid as make_grid
+    from ld3.errors import Ld3Error as Ld3Error
+    from ld3.grids import Knots as Knots
+    from ld3.grids import TimeGrid as TimeGrid
+    from ld3.grids import knots as knots
+    from ld3.models import FunctionModel as FunctionModel
+    from ld3.models import Model as Model
+    from ld3.models import bind as bind
+    from ld3.models import check_model as check_model
+    from ld3.models import count_calls as count_calls
+    from ld3.models import prior as prior
+    from ld3.sampling import integrate as integrate
+    from ld3.sampling import trajectory as trajectory
+    from ld3.schedules import EDM as EDM
+    from ld3.schedules import Discrete as Discrete
+    from ld3.schedules import Flow as Flow
+    from ld3.schedules import Schedule as Schedule
+    from ld3.schedules import VPCosine as VPCosine
+    from ld3.schedules import VPLinear as VPLinear
+    from ld3.schedules import make_schedule as make_schedule
+    from ld3.seeds import noise as noise
+    from ld3.solvers import SOLVERS as SOLVERS
+    from ld3.solvers import Solver as Solver
+    from ld3.solvers import make_solver as make_solver
+    from ld3.table import Table as Table
+    from ld3.table import compile_table as compile_table
+
+__version__ = "0.1.0"
+
+_HOME = {
+    name: module
+    for module, names in {
+        "discretizers": ("METHODS", "make_grid"),
+        "errors": ("Ld3Error",),
+        "grids": ("Knots", "TimeGrid", "knots"),
+        "sampling": ("integrate", "trajectory"),
+        "models": ("FunctionModel", "Model", "bind", "check_model", "count_calls", "prior"),
+        "seeds": ("noise",),
+        "schedules": (
+            "EDM", "Discrete", "Flow", "Schedule", "VPCosine", "VPLinear", "make_schedule",
+        ),
+        "solvers": ("SOLVERS", "Solver", "make_solver"),
+        "table": ("Table", "compile_table"),
+    }.items()
+    for name in names
+}  # fmt: skip
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ld3' has no attribute {name!r}")
+    value = getattr(import_module(f"ld3.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

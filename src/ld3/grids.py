@@ -1,0 +1,143 @@
+"""Time grids, and a grid seen through a noise schedule.
+
+A solver with N steps visits times t_0 > t_1 > ... > t_N. The network is told t^c_0 .. t^c_N, its
+own times, which may differ a little from the solver's (the paper's *decoupled* times). t^c_N is
+never used, because no method asks the network at the very end, except Heun's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ld3.errors import PlanError
+from ld3.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class TimeGrid:
+    """The times of N steps; float64 on the CPU, where all coefficients are computed."""
+
+    times: Tensor  # (N+1,) strictly decreasing
+    net_times: Tensor  # (N+1,) what the network is told
+
+    @classmethod
+    def of(
+        cls, times: Sequence[float] | Tensor, net_times: Sequence[float] | Tensor | None = None
+    ) -> "TimeGrid":
+        """From numbers or tensors (gradients are kept); the network times default to the times."""
+        solver_times = _float64(times)
+        return cls(solver_times, solver_times if net_times is None else _float64(net_times))
+
+    @property
+    def steps(self) -> int:
+        return len(self.times) - 1
+
+    def checked(self, schedule: Schedule, steps: int | None = None) -> "TimeGrid":
+        """This grid, or a :class:`PlanError` that says what is wrong with it."""
+        for name, values in (("times", self.times), ("network times", self.net_times)):
+            if values.ndim != 1 or len(values) < 2:
+                raise PlanError(f"{name}: got shape {tuple(values.shape)}, wanted (N+1,), N >= 1")
+            if not bool(torch.isfinite(values).all()):
+                raise PlanError(f"{name}: got a value that is not finite in {_show(values)}")
+            slack = 1e-6 * (schedule.t_max - schedule.t_min)  # tables are printed with few digits
+            low, high = schedule.t_min - slack, schedule.t_max + slack
+            if not bool(((values >= low) & (values <= high)).all()):
+                raise PlanError(
+                    f"{name}: got {_show(values)}, wanted all within the schedule's range "
+                    f"[{schedule.t_min:g}, {schedule.t_max:g}]"
+                )
+        if len(self.net_times) != len(self.times):
+            raise PlanError(
+                f"network times: got {len(self.net_times)}, wanted {len(self.times)}, one per time"
+            )
+        if not bool((self.times[1:] < self.times[:-1]).all()):
+            raise PlanError(
+                f"times: got {_show(self.times)}, wanted strictly decreasing from noise to data"
+            )
+        if steps is not None and steps != self.steps:
+            raise PlanError(
+                f"times: got {self.steps + 1} values for {steps} steps, wanted {steps + 1}"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class Knots:
+    """A grid seen through a schedule, computed once: what the formulas of a step are made of.
+
+    Fields are tuples of scalars (0-dim float64 tensors that carry gradients), indexed by step.
+    """
+
+    steps: int  # N
+    net: tuple[Tensor, ...]  # the network times t^c_i
+    alpha: tuple[Tensor, ...]
+    sigma: tuple[Tensor, ...]
+    lam: tuple[Tensor, ...]
+    net_alpha: tuple[Tensor, ...]  # alpha at t^c_i, for the conversion of what the network says
+    net_sigma: tuple[Tensor, ...]
+    h: tuple[Tensor, ...]  # (N) lam_{i+1} - lam_i > 0
+
+    @cached_property
+    def ratio(self) -> tuple[Tensor, ...]:
+        """sigma / alpha: the noise level in variance-exploding coordinates x / alpha."""
+        return tuple(torch.exp(-torch.stack(self.lam)).unbind())
+
+    @cached_property
+    def phi(self) -> tuple[tuple[Tensor, ...], ...]:
+        """phi[i][k-1] = phi_k(-h_i), k = 1..4: the integrals behind the x0-form methods."""
+        columns = phi_functions(-torch.stack(self.h), 4)
+        return tuple(row.unbind() for row in torch.stack(columns, dim=1))
+
+
+def knots(schedule: Schedule, grid: TimeGrid) -> Knots:
+    """Look a grid up in a schedule."""
+    t, net = grid.times, grid.net_times
+    lam = schedule.lam(t)
+    return Knots(
+        steps=grid.steps,
+        net=net.unbind(),
+        alpha=schedule.log_alpha(t).exp().unbind(),
+        sigma=schedule.log_sigma(t).exp().unbind(),
+        lam=lam.unbind(),
+        net_alpha=schedule.log_alpha(net).exp().unbind(),
+        net_sigma=schedule.log_sigma(net).exp().unbind(),
+        h=(lam[1:] - lam[:-1]).unbind(),
+    )
+
+
+def phi_functions(z: Tensor, count: int) -> list[Tensor]:
+    """phi_k(z) = integral over [0, 1] of exp(z (1 - s)) s^(k-1) / (k-1)! ds, for k = 1..count.
+
+    phi_1 = (e^z - 1)/z and phi_{k+1} = (phi_k - 1/k!)/z lose all digits near zero; there the series
+    phi_k = sum_n z^n / (n + k)! is used. Both branches are exact to 1e-14 where they meet.
+    """
+    near = z.abs() < 0.75
+    safe = torch.where(near, torch.ones_like(z), z)  # keeps 0/0 out of the unused branch's gradient
+    small = torch.where(near, z, torch.zeros_like(z))
+    direct = torch.expm1(safe) / safe
+    result = []
+    factorial = 1.0  # k!
+    for k in range(1, count + 1):
+        factorial *= k
+        term = torch.full_like(z, 1 / factorial)
+        series = term
+        for n in range(1, 16):
+            term = term * small / (n + k)
+            series = series + term
+        result.append(torch.where(near, series, direct))
+        direct = (direct - 1 / factorial) / safe
+    return result
+
+
+def _float64(values: Sequence[float] | Tensor) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.to("cpu", torch.float64)
+    return torch.tensor(values, dtype=torch.float64, device="cpu")
+
+
+def _show(values: Tensor) -> str:
+    shown = ", ".join(f"{v:.6g}" for v in values.tolist()[:12])
+    return f"[{shown}{', ...' if len(values) > 12 else ''}]"

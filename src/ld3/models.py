@@ -1,0 +1,234 @@
+"""Models: one pre-trained network each, with what sampling needs to know about it.
+
+A model gives the raw output of its network at (x, t); :func:`bind` turns that once into the form
+all solvers speak, `denoise(x, t) -> x0`, with the condition and classifier-free guidance inside:
+
+    D = D_null + g (D_cond - D_null)            g = 1: the condition alone
+
+One guided evaluation counts as one network evaluation (NFE), although it runs the network on two
+batches.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint as rematerialise
+
+from ld3.errors import ModelError
+from ld3.predictions import PREDICTIONS, Prediction, to_x0
+from ld3.schedules import Schedule
+from ld3.seeds import noise
+from ld3.solvers.base import Denoise
+
+Cond = Tensor | Mapping[str, Tensor] | None
+"""A condition: tensors whose first dimension is the batch, or None."""
+
+
+class Model(Protocol):
+    """One pre-trained network."""
+
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def prediction(self) -> Prediction: ...
+    @property
+    def shape(self) -> tuple[int, ...]: ...  # of one x, without the batch
+    @property
+    def dtype(self) -> torch.dtype | None: ...  # of the network; None: takes any
+
+    def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
+        """The raw output at x (B, *shape) and time t ()."""
+        ...
+
+    def conditions(self, seeds: Sequence[int]) -> Cond:
+        """The condition that goes with each seed; None for an unconditional model."""
+        ...
+
+    def null(self, cond: Cond) -> Cond:
+        """The empty condition of the same batch size, for guidance."""
+        ...
+
+    def decode(self, x: Tensor) -> Tensor:
+        """From the space of x to that of samples: the identity but for latent models."""
+        ...
+
+
+def _no_conditions(seeds: Sequence[int]) -> Cond:
+    return None
+
+
+def _no_null(cond: Cond) -> Cond:
+    raise ModelError("guidance: got a model without a null condition, wanted guidance 1")
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+@dataclass(frozen=True)
+class FunctionModel:
+    """A model made of functions: the short way to bring a network of your own.
+
+    `function(x, t, cond)` is the network; the rest has the meaning it has in :class:`Model`.
+    """
+
+    function: Callable[[Tensor, Tensor, Cond], Tensor]
+    schedule: Schedule
+    prediction: Prediction
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None = torch.float32
+    make_conditions: Callable[[Sequence[int]], Cond] = _no_conditions
+    make_null: Callable[[Cond], Cond] = _no_null
+    decoder: Callable[[Tensor], Tensor] = _identity
+
+    def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
+        return self.function(x, t, cond)
+
+    def conditions(self, seeds: Sequence[int]) -> Cond:
+        return self.make_conditions(seeds)
+
+    def null(self, cond: Cond) -> Cond:
+        return self.make_null(cond)
+
+    def decode(self, x: Tensor) -> Tensor:
+        return self.decoder(x)
+
+
+def bind(
+    model: Model,
+    cond: Cond = None,
+    *,
+    guidance: float = 1.0,
+    guide_by: Literal["batch", "calls"] = "batch",
+    checkpoint: bool = False,
+) -> Denoise:
+    """Close a model over its condition: denoise(x, t) -> x0, in the dtype of x.
+
+    Guidance other than 1 runs the network on a batch of 2B (`guide_by="batch"`, fast) or twice on B
+    (`"calls"`, less memory). `checkpoint=True` keeps only x and t of each call and runs the network
+    again for the gradients, so that memory does not grow with the number of steps; the network must
+    be deterministic (in eval mode).
+    """
+    null = model.null(cond) if guidance != 1 else None
+    both = _cat(cond, null) if guidance != 1 and guide_by == "batch" else None
+
+    def network(x: Tensor, t: Tensor) -> Tensor:
+        if guidance == 1:
+            return model.forward(x, t, cond)
+        if guide_by == "batch":
+            with_cond, without = model.forward(torch.cat([x, x]), t, both).chunk(2)
+        else:
+            with_cond, without = model.forward(x, t, cond), model.forward(x, t, null)
+        return torch.lerp(without, with_cond, guidance)
+
+    def denoise(x: Tensor, t: Tensor) -> Tensor:
+        inner = x if model.dtype is None else x.to(model.dtype)
+        told = t.to(x.device, torch.promote_types(inner.dtype, torch.float32))
+        if checkpoint and torch.is_grad_enabled():
+            out = rematerialise(network, inner, told, use_reentrant=False, preserve_rng_state=False)
+        else:
+            out = network(inner, told)
+        _check_output(out, x)
+        alpha, sigma = model.schedule.log_alpha(t).exp(), model.schedule.log_sigma(t).exp()
+        return to_x0(model.prediction, out.to(x.dtype), x, alpha, sigma)
+
+    return denoise
+
+
+class CountedDenoise:
+    """A denoiser that counts its evaluations."""
+
+    def __init__(self, denoise: Denoise) -> None:
+        self._denoise = denoise
+        self.calls = 0
+
+    def __call__(self, x: Tensor, t: Tensor) -> Tensor:
+        self.calls += 1
+        return self._denoise(x, t)
+
+
+def count_calls(denoise: Denoise) -> CountedDenoise:
+    """Count network evaluations: `counted.calls` after use. A guided evaluation counts once."""
+    return CountedDenoise(denoise)
+
+
+def prior(model: Model, seeds: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
+    """x at t_max for these seeds: noise in the spread the model starts from."""
+    dtype = (
+        torch.float32 if model.dtype is None else torch.promote_types(model.dtype, torch.float32)
+    )
+    return model.schedule.prior_std * noise(seeds, model.shape, dtype, device)
+
+
+def check_model(model: Model, *, learn: bool = True, device: torch.device | str = "cpu") -> None:
+    """One dry evaluation at the door: shape, dtype, finite, and that a gradient reaches the time.
+
+    Raises :class:`ModelError` with one line. `learn=False` leaves the gradient out, for models that
+    only sample.
+    """
+    if model.prediction not in PREDICTIONS:
+        raise ModelError(
+            f"model: got prediction {model.prediction!r}, wanted one of {', '.join(PREDICTIONS)}"
+        )
+    x = prior(model, [0, 1], device)
+    cond = model.conditions([0, 1])
+    schedule = model.schedule
+    middle = schedule.time_at(
+        schedule.lam(
+            torch.tensor([schedule.t_min, schedule.t_max], dtype=torch.float64, device="cpu")
+        ).mean()
+    )
+    t = middle.requires_grad_(learn)
+    with torch.set_grad_enabled(learn):
+        out = bind(model, cond)(x, t)
+    if not bool(torch.isfinite(out).all()):
+        raise ModelError(
+            f"model: got NaN or infinite values at t = {t.item():.4g}, wanted finite; check the "
+            "weights, the scale of x and the dtype"
+        )
+    if not learn:
+        return
+    slope = torch.autograd.grad(out.sum(), t, allow_unused=True)[0] if out.requires_grad else None
+    reached = slope is not None and _network_uses_time(model, x, t, cond)
+    if not reached:
+        raise ModelError(
+            "model: got no gradient from the output to the time, wanted one; do not round the time "
+            "to integers, look it up in a table or run under no_grad"
+        )
+    if slope is not None and not bool(torch.isfinite(slope)):
+        raise ModelError("model: got a gradient in the time that is not finite, wanted finite")
+
+
+def _network_uses_time(model: Model, x: Tensor, t: Tensor, cond: Cond) -> bool:
+    """The raw output depends on t by its graph; the conversion to x0 alone does not count."""
+    inner = x if model.dtype is None else x.to(model.dtype)
+    told = t.detach().to(x.device, torch.promote_types(inner.dtype, torch.float32)).requires_grad_()
+    out = model.forward(inner, told, cond)
+    if not out.requires_grad:
+        return False
+    slope = torch.autograd.grad(out.sum(), told, allow_unused=True)[0]
+    return slope is not None
+
+
+def _check_output(out: Tensor, x: Tensor) -> None:
+    if out.shape != x.shape:
+        raise ModelError(
+            f"model: got an output of shape {tuple(out.shape)} for x of shape {tuple(x.shape)}, "
+            "wanted the same; a network with learned variance returns twice the channels: keep the "
+            "first half"
+        )
+    if not out.is_floating_point():
+        raise ModelError(f"model: got an output of dtype {out.dtype}, wanted floating point")
+
+
+def _cat(a: Cond, b: Cond) -> Cond:
+    if a is None or b is None:
+        raise ModelError("guidance: got a model without conditions, wanted guidance 1")
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.cat([a, b])
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return {name: torch.cat([a[name], b[name]]) for name in a}
+    raise ModelError("guidance: the null condition is of another kind than the condition")

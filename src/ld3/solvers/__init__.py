@@ -1,0 +1,43 @@
+"""The solvers, by name. A new one is a file of its own and a line here."""
+
+from ld3.errors import SpecError, unknown
+from ld3.solvers.base import Denoise, History, Solver
+from ld3.solvers.deis import DEIS
+from ld3.solvers.dpm_single import DPMSingle
+from ld3.solvers.dpmpp import DPMpp
+from ld3.solvers.euler import Euler
+from ld3.solvers.heun import Heun
+from ld3.solvers.ipndm import IPNDM
+from ld3.solvers.unipc import UniPC
+
+SolverClass = type[Euler | Heun | DPMpp | DPMSingle | IPNDM | UniPC | DEIS]
+
+SOLVERS: dict[str, SolverClass] = {
+    "euler": Euler,
+    "heun": Heun,
+    "dpmpp": DPMpp,
+    "dpm-single": DPMSingle,
+    "ipndm": IPNDM,
+    "unipc": UniPC,
+    "deis": DEIS,
+}
+
+__all__ = ["SOLVERS", "Denoise", "History", "Solver", "make_solver"]
+
+
+def make_solver(name: str, order: int | None = None, variant: str | None = None) -> Solver:
+    """The solver of that name; order and variant default to the method's own."""
+    if name not in SOLVERS:
+        raise unknown("solver", name, SOLVERS)
+    kind = SOLVERS[name]
+    if order is not None and order not in kind.orders:
+        raise SpecError(f"solver {name}: got order {order}, wanted one of {list(kind.orders)}")
+    if variant is not None and variant not in kind.variants:
+        wanted = f"one of {list(kind.variants)}" if kind.variants else "none: it has no variants"
+        raise SpecError(f"solver {name}: got variant {variant!r}, wanted {wanted}")
+    settings: dict[str, int | str] = {}
+    if order is not None:
+        settings["order"] = order
+    if variant is not None:
+        settings["variant"] = variant
+    return kind(**settings)  # type: ignore[arg-type]

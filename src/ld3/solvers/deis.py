@@ -1,0 +1,52 @@
+"""DEIS: Adams-Bashforth with the right weights for uneven steps, in closed form.
+
+    x_+ = (alpha_+/alpha) x + alpha_+ sum_j C_j eps_{i-j},   C_j = integral from s to s_+ of L_j ds
+
+with L_j the Lagrange polynomials through the last knots, s = sigma / alpha. Variant `rho` takes
+polynomials in s, variant `log-rho` in log s = -lam. Zhang and Chen 2023 (arXiv 2204.13902). Lower
+orders while the history fills.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ld3.grids import Knots, phi_functions
+from ld3.solvers.base import Denoise, History, eps_at, eps_step, moment_weights
+
+
+@dataclass(frozen=True)
+class DEIS:
+    name: ClassVar[str] = "deis"
+    summary: ClassVar[str] = "DEIS, Adams-Bashforth on uneven steps"
+    orders: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    variants: ClassVar[tuple[str, ...]] = ("rho", "log-rho")
+
+    order: int = 3
+    variant: str = "rho"
+
+    def nfe(self, steps: int) -> int:
+        return steps
+
+    def step(
+        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
+    ) -> tuple[Tensor, History]:
+        eps = (eps_at(denoise, k, i, x), *history)[: self.order]
+        return eps_step(k, i, x, eps, self._weights(k, i, len(eps))), eps[: self.order - 1]
+
+    def _weights(self, k: Knots, i: int, count: int) -> list[Tensor]:
+        """C_j / (s_+ - s), with u from 0 here to 1 at the next knot."""
+        if self.variant == "rho":
+            nodes = [
+                (k.ratio[i - j] - k.ratio[i]) / (k.ratio[i + 1] - k.ratio[i]) for j in range(count)
+            ]
+            return moment_weights(
+                nodes, [torch.full_like(k.lam[i], 1 / (j + 1)) for j in range(count)]
+            )
+        nodes = [(k.lam[i - j] - k.lam[i]) / k.h[i] for j in range(count)]
+        # ds = -s h e^{-hu} du; integral of e^{-hu} u^j du = j! e^{-h} phi_{j+1}(h)
+        phi = phi_functions(k.h[i], count)
+        factorials = (1.0, 1.0, 2.0, 6.0)
+        return moment_weights(nodes, [factorials[j] * phi[j] / phi[0] for j in range(count)])

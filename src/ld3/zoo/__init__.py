@@ -1,0 +1,1 @@
+"""Models we ship or load."""
