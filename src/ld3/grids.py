@@ -5,9 +5,10 @@ own times, which may differ a little from the solver's (the paper's *decoupled* 
 never used, because no method asks the network at the very end, except Heun's.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -88,8 +89,7 @@ class Knots:
     @cached_property
     def phi(self) -> tuple[tuple[Tensor, ...], ...]:
         """phi[i][k-1] = phi_k(-h_i), k = 1..4: the integrals behind the x0-form methods."""
-        columns = phi_functions(-torch.stack(self.h), 4)
-        return tuple(row.unbind() for row in torch.stack(columns, dim=1))
+        return tuple(row.unbind() for row in phi_functions(-torch.stack(self.h), 4))
 
 
 def knots(schedule: Schedule, grid: TimeGrid) -> Knots:
@@ -108,28 +108,29 @@ def knots(schedule: Schedule, grid: TimeGrid) -> Knots:
     )
 
 
-def phi_functions(z: Tensor, count: int) -> list[Tensor]:
+def phi_functions(z: Tensor, count: int) -> Tensor:
     """phi_k(z) = integral over [0, 1] of exp(z (1 - s)) s^(k-1) / (k-1)! ds, for k = 1..count.
 
     phi_1 = (e^z - 1)/z and phi_{k+1} = (phi_k - 1/k!)/z lose all digits near zero; there the series
-    phi_k = sum_n z^n / (n + k)! is used. Both branches are exact to 1e-14 where they meet.
+    phi_k = sum_n z^n / (n + k)! is used. z (*,) -> (*, count).
     """
     near = z.abs() < 0.75
-    safe = torch.where(near, torch.ones_like(z), z)  # keeps 0/0 out of the unused branch's gradient
-    small = torch.where(near, z, torch.zeros_like(z))
-    direct = torch.expm1(safe) / safe
-    result = []
-    factorial = 1.0  # k!
-    for k in range(1, count + 1):
-        factorial *= k
-        term = torch.full_like(z, 1 / factorial)
-        series = term
-        for n in range(1, 16):
-            term = term * small / (n + k)
-            series = series + term
-        result.append(torch.where(near, series, direct))
-        direct = (direct - 1 / factorial) / safe
-    return result
+    small = torch.where(near, z, torch.zeros_like(z))  # keeps the unused branch's gradient finite
+    powers, coefficients = _series(count)
+    series = (small.unsqueeze(-1) ** powers) @ coefficients
+    large = torch.where(near, torch.ones_like(z), z)
+    direct = [torch.expm1(large) / large]
+    for k in range(1, count):
+        direct.append((direct[-1] - 1 / math.factorial(k)) / large)
+    return torch.where(near.unsqueeze(-1), series, torch.stack(direct, dim=-1))
+
+
+@cache
+def _series(count: int) -> tuple[Tensor, Tensor]:
+    """The exponents n (15,) and 1/(n + k)! (15, count)."""
+    table = [[1 / math.factorial(n + k) for k in range(1, count + 1)] for n in range(15)]
+    powers = torch.arange(15, dtype=torch.float64, device="cpu")
+    return powers, torch.tensor(table, dtype=torch.float64, device="cpu")
 
 
 def _float64(values: Sequence[float] | Tensor) -> Tensor:

@@ -56,20 +56,21 @@ class Model(Protocol):
         ...
 
 
-def _no_conditions(seeds: Sequence[int]) -> Cond:
-    return None
+class Unconditional:
+    """The part of a model that has neither conditions nor a decoder."""
 
+    def conditions(self, seeds: Sequence[int]) -> Cond:
+        return None
 
-def _no_null(cond: Cond) -> Cond:
-    raise ModelError("guidance: got a model without a null condition, wanted guidance 1")
+    def null(self, cond: Cond) -> Cond:
+        raise ModelError("guidance: got a model without a null condition, wanted guidance 1")
 
-
-def _identity(x: Tensor) -> Tensor:
-    return x
+    def decode(self, x: Tensor) -> Tensor:
+        return x
 
 
 @dataclass(frozen=True)
-class FunctionModel:
+class FunctionModel(Unconditional):
     """A model made of functions: the short way to bring a network of your own.
 
     `function(x, t, cond)` is the network; the rest has the meaning it has in :class:`Model`.
@@ -80,21 +81,21 @@ class FunctionModel:
     prediction: Prediction
     shape: tuple[int, ...]
     dtype: torch.dtype | None = torch.float32
-    make_conditions: Callable[[Sequence[int]], Cond] = _no_conditions
-    make_null: Callable[[Cond], Cond] = _no_null
-    decoder: Callable[[Tensor], Tensor] = _identity
+    make_conditions: Callable[[Sequence[int]], Cond] | None = None
+    make_null: Callable[[Cond], Cond] | None = None
+    decoder: Callable[[Tensor], Tensor] | None = None
 
     def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
         return self.function(x, t, cond)
 
     def conditions(self, seeds: Sequence[int]) -> Cond:
-        return self.make_conditions(seeds)
+        return None if self.make_conditions is None else self.make_conditions(seeds)
 
     def null(self, cond: Cond) -> Cond:
-        return self.make_null(cond)
+        return super().null(cond) if self.make_null is None else self.make_null(cond)
 
     def decode(self, x: Tensor) -> Tensor:
-        return self.decoder(x)
+        return x if self.decoder is None else self.decoder(x)
 
 
 def bind(
@@ -125,8 +126,7 @@ def bind(
         return torch.lerp(without, with_cond, guidance)
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
-        inner = x if model.dtype is None else x.to(model.dtype)
-        told = t.to(x.device, torch.promote_types(inner.dtype, torch.float32))
+        inner, told = _to_network(model, x, t)
         if checkpoint and torch.is_grad_enabled():
             out = rematerialise(network, inner, told, use_reentrant=False, preserve_rng_state=False)
         else:
@@ -174,43 +174,42 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
             f"model: got prediction {model.prediction!r}, wanted one of {', '.join(PREDICTIONS)}"
         )
     x = prior(model, [0, 1], device)
-    cond = model.conditions([0, 1])
-    schedule = model.schedule
-    middle = schedule.time_at(
-        schedule.lam(
-            torch.tensor([schedule.t_min, schedule.t_max], dtype=torch.float64, device="cpu")
-        ).mean()
+    ends = torch.tensor(
+        [model.schedule.t_min, model.schedule.t_max], dtype=torch.float64, device="cpu"
     )
-    t = middle.requires_grad_(learn)
+    middle = model.schedule.time_at(model.schedule.lam(ends).mean())
+    inner, told = _to_network(model, x, middle)
+    told.requires_grad_(learn)
     with torch.set_grad_enabled(learn):
-        out = bind(model, cond)(x, t)
+        out = model.forward(inner, told, model.conditions([0, 1]))
+    _check_output(out, x)
     if not bool(torch.isfinite(out).all()):
         raise ModelError(
-            f"model: got NaN or infinite values at t = {t.item():.4g}, wanted finite; check the "
+            f"model: got NaN or infinite values at t = {middle:.4g}, wanted finite; check the "
             "weights, the scale of x and the dtype"
         )
     if not learn:
         return
-    slope = torch.autograd.grad(out.sum(), t, allow_unused=True)[0] if out.requires_grad else None
-    reached = slope is not None and _network_uses_time(model, x, t, cond)
-    if not reached:
+    slope = None
+    if out.requires_grad:
+        probe = (out * noise([2, 3], model.shape, out.dtype, device)).sum()
+        slope = torch.autograd.grad(probe, told, allow_unused=True)[0]
+    if slope is None or bool(slope == 0):
         raise ModelError(
-            "model: got no gradient from the output to the time, wanted one; do not round the time "
-            "to integers, look it up in a table or run under no_grad"
+            "model: got no gradient from the network's output to its time, wanted one; do not "
+            "round the time, look it up in a table by index or run the network under no_grad"
         )
-    if slope is not None and not bool(torch.isfinite(slope)):
-        raise ModelError("model: got a gradient in the time that is not finite, wanted finite")
+    if not bool(torch.isfinite(slope)):
+        raise ModelError(
+            f"model: got a gradient in the time that is not finite at t = {middle:.4g}, "
+            "wanted finite"
+        )
 
 
-def _network_uses_time(model: Model, x: Tensor, t: Tensor, cond: Cond) -> bool:
-    """The raw output depends on t by its graph; the conversion to x0 alone does not count."""
+def _to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """x in the network's dtype, t beside it in at least float32."""
     inner = x if model.dtype is None else x.to(model.dtype)
-    told = t.detach().to(x.device, torch.promote_types(inner.dtype, torch.float32)).requires_grad_()
-    out = model.forward(inner, told, cond)
-    if not out.requires_grad:
-        return False
-    slope = torch.autograd.grad(out.sum(), told, allow_unused=True)[0]
-    return slope is not None
+    return inner, t.to(x.device, torch.promote_types(inner.dtype, torch.float32))
 
 
 def _check_output(out: Tensor, x: Tensor) -> None:
@@ -225,8 +224,6 @@ def _check_output(out: Tensor, x: Tensor) -> None:
 
 
 def _cat(a: Cond, b: Cond) -> Cond:
-    if a is None or b is None:
-        raise ModelError("guidance: got a model without conditions, wanted guidance 1")
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.cat([a, b])
     if isinstance(a, Mapping) and isinstance(b, Mapping):

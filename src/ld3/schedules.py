@@ -66,7 +66,7 @@ class EDM:
         return self.t_max
 
     def log_alpha(self, t: Tensor) -> Tensor:
-        return torch.zeros_like(t)
+        return 0.0 * t
 
     def log_sigma(self, t: Tensor) -> Tensor:
         return t.log()

@@ -1,5 +1,7 @@
 """The solvers, by name. A new one is a file of its own and a line here."""
 
+from dataclasses import replace
+
 from ld3.errors import SpecError, unknown
 from ld3.solvers.base import Denoise, History, Solver
 from ld3.solvers.deis import DEIS
@@ -10,9 +12,7 @@ from ld3.solvers.heun import Heun
 from ld3.solvers.ipndm import IPNDM
 from ld3.solvers.unipc import UniPC
 
-SolverClass = type[Euler | Heun | DPMpp | DPMSingle | IPNDM | UniPC | DEIS]
-
-SOLVERS: dict[str, SolverClass] = {
+SOLVERS: dict[str, type[Solver]] = {
     "euler": Euler,
     "heun": Heun,
     "dpmpp": DPMpp,
@@ -35,9 +35,9 @@ def make_solver(name: str, order: int | None = None, variant: str | None = None)
     if variant is not None and variant not in kind.variants:
         wanted = f"one of {list(kind.variants)}" if kind.variants else "none: it has no variants"
         raise SpecError(f"solver {name}: got variant {variant!r}, wanted {wanted}")
-    settings: dict[str, int | str] = {}
-    if order is not None:
-        settings["order"] = order
-    if variant is not None:
-        settings["variant"] = variant
-    return kind(**settings)  # type: ignore[arg-type]
+    solver = kind()
+    return replace(
+        solver,
+        order=solver.order if order is None else order,
+        variant=solver.variant if variant is None else variant,
+    )

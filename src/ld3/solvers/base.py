@@ -11,9 +11,11 @@ Methods differ in how they extrapolate eps or x0 from what the network said befo
 x0; the noise estimate that goes with it is taken at the time the network was told.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,26 +29,27 @@ History = tuple[Tensor, ...]
 """What a method remembers between steps; empty before the first."""
 
 
-class Solver(Protocol):
+@dataclass(frozen=True)
+class Solver(ABC):
     """One method. Frozen, without memory of its own: `step` gets its history and returns it."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     orders: ClassVar[tuple[int, ...]]
-    variants: ClassVar[tuple[str, ...]]
+    variants: ClassVar[tuple[str, ...]] = ()
 
-    @property
-    def order(self) -> int: ...
+    order: int = 1
+    variant: str = ""
 
     def nfe(self, steps: int) -> int:
         """Network evaluations of that many steps."""
-        ...
+        return steps
 
+    @abstractmethod
     def step(
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
     ) -> tuple[Tensor, History]:
         """x at t_i -> x at t_{i+1}."""
-        ...
 
 
 def combine(coefficients: Sequence[Tensor], tensors: Sequence[Tensor]) -> Tensor:

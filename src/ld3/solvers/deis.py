@@ -13,12 +13,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ld3.grids import Knots, phi_functions
-from ld3.solvers.base import Denoise, History, eps_at, eps_step, moment_weights
+from ld3.grids import Knots
+from ld3.solvers.base import Denoise, History, Solver, eps_at, eps_step, moment_weights
 
 
 @dataclass(frozen=True)
-class DEIS:
+class DEIS(Solver):
     name: ClassVar[str] = "deis"
     summary: ClassVar[str] = "DEIS, Adams-Bashforth on uneven steps"
     orders: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
@@ -26,9 +26,6 @@ class DEIS:
 
     order: int = 3
     variant: str = "rho"
-
-    def nfe(self, steps: int) -> int:
-        return steps
 
     def step(
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
@@ -46,7 +43,12 @@ class DEIS:
                 nodes, [torch.full_like(k.lam[i], 1 / (j + 1)) for j in range(count)]
             )
         nodes = [(k.lam[i - j] - k.lam[i]) / k.h[i] for j in range(count)]
-        # ds = -s h e^{-hu} du; integral of e^{-hu} u^j du = j! e^{-h} phi_{j+1}(h)
-        phi = phi_functions(k.h[i], count)
-        factorials = (1.0, 1.0, 2.0, 6.0)
-        return moment_weights(nodes, [factorials[j] * phi[j] / phi[0] for j in range(count)])
+        # ds / (s_+ - s) = e^{-hu} du / phi_1, and the integral of e^{-h(1-v)} v^l is l! phi_{l+1}
+        phi_1, phi_2, phi_3, phi_4 = k.phi[i]
+        moments = (
+            phi_1,
+            phi_1 - phi_2,
+            phi_1 - 2 * phi_2 + 2 * phi_3,
+            phi_1 - 3 * phi_2 + 6 * phi_3 - 6 * phi_4,
+        )
+        return moment_weights(nodes, [moment / phi_1 for moment in moments[:count]])

@@ -7,7 +7,8 @@ of the grid, with network times of their own, and N steps cost N evaluations. Wi
 of an inner point between anchor (0) and target (1) in lam, and phi_k = phi_k(-h) over that span:
 
     x_+ = (sigma_+/sigma) x + alpha_+ h (phi_1 m_0 + sum_j w_j (m_j - m_0))
-    2S:  w = phi_1 / (2 u_1)        3S:  sum_j w_j u_j = phi_2,  sum_j w_j u_j^2 = 2 phi_3
+    2S:  w = phi_1 / (2 u_1)
+    3S:  sum_j w_j u_j = phi_2,  sum_j w_j u_j^2 = 2 phi_3         (the first alone at its 2nd step)
 
 Lu et al. 2022 (arXiv 2211.01095).
 """
@@ -18,20 +19,16 @@ from typing import ClassVar
 from torch import Tensor
 
 from ld3.grids import Knots, phi_functions
-from ld3.solvers.base import Denoise, History, combine, moment_weights
+from ld3.solvers.base import Denoise, History, Solver, combine, moment_weights
 
 
 @dataclass(frozen=True)
-class DPMSingle:
+class DPMSingle(Solver):
     name: ClassVar[str] = "dpm-single"
     summary: ClassVar[str] = "DPM-Solver++ single-step (2S, 3S)"
     orders: ClassVar[tuple[int, ...]] = (2, 3)
-    variants: ClassVar[tuple[str, ...]] = ()
 
     order: int = 2
-
-    def nfe(self, steps: int) -> int:
-        return steps
 
     def step(
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
@@ -40,9 +37,9 @@ class DPMSingle:
         anchor, *earlier = history if i > first else (x,)
         m = (*earlier, denoise(x, k.net[i]))  # m[j] belongs to knot first + j
         h = k.lam[i + 1] - k.lam[first]
-        phi_1, phi_2, phi_3 = phi_functions(h.neg(), 3)
+        phi_1, phi_2, phi_3 = phi_functions(-h, 3).unbind()
         nodes = [(k.lam[first + j] - k.lam[first]) / h for j in range(1, len(m))]
-        if len(nodes) == 1:
+        if self.order == 2 and nodes:
             weights = [0.5 * phi_1 / nodes[0]]
         else:
             # w_j u_j is what the moments of one degree less ask for

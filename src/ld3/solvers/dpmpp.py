@@ -18,20 +18,16 @@ from typing import ClassVar
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, combine, warm_up
+from ld3.solvers.base import Denoise, History, Solver, combine, warm_up
 
 
 @dataclass(frozen=True)
-class DPMpp:
+class DPMpp(Solver):
     name: ClassVar[str] = "dpmpp"
     summary: ClassVar[str] = "DPM-Solver++ multistep (1, 2M, 3M)"
     orders: ClassVar[tuple[int, ...]] = (1, 2, 3)
-    variants: ClassVar[tuple[str, ...]] = ()
 
     order: int = 3
-
-    def nfe(self, steps: int) -> int:
-        return steps
 
     def step(
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History

@@ -12,20 +12,16 @@ import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, eps_at, eps_step
+from ld3.solvers.base import Denoise, History, Solver, eps_at, eps_step
 
 
 @dataclass(frozen=True)
-class Euler:
+class Euler(Solver):
     name: ClassVar[str] = "euler"
     summary: ClassVar[str] = "Euler = DDIM, order 1"
     orders: ClassVar[tuple[int, ...]] = (1,)
-    variants: ClassVar[tuple[str, ...]] = ()
 
     order: int = 1
-
-    def nfe(self, steps: int) -> int:
-        return steps
 
     def step(
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, eps_at, eps_step
+from ld3.solvers.base import Denoise, History, Solver, eps_at, eps_step
 
 
 @dataclass(frozen=True)
-class Heun:
+class Heun(Solver):
     name: ClassVar[str] = "heun"
     summary: ClassVar[str] = "Heun, order 2, two evaluations a step"
     orders: ClassVar[tuple[int, ...]] = (2,)
-    variants: ClassVar[tuple[str, ...]] = ()
 
     order: int = 2
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, eps_at, eps_step
+from ld3.solvers.base import Denoise, History, Solver, eps_at, eps_step
 
 WEIGHTS = {
     1: (1.0,),
@@ -25,16 +25,12 @@ WEIGHTS = {
 
 
 @dataclass(frozen=True)
-class IPNDM:
+class IPNDM(Solver):
     name: ClassVar[str] = "ipndm"
     summary: ClassVar[str] = "iPNDM, Adams-Bashforth weights of equal steps"
     orders: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
-    variants: ClassVar[tuple[str, ...]] = ()
 
     order: int = 3
-
-    def nfe(self, steps: int) -> int:
-        return steps
 
     def step(
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, combine, moment_weights, warm_up
+from ld3.solvers.base import Denoise, History, Solver, combine, moment_weights, warm_up
 
 
 @dataclass(frozen=True)
-class UniPC:
+class UniPC(Solver):
     name: ClassVar[str] = "unipc"
     summary: ClassVar[str] = "UniPC, predictor and corrector in one evaluation"
     orders: ClassVar[tuple[int, ...]] = (1, 2, 3)
@@ -33,9 +33,6 @@ class UniPC:
 
     order: int = 3
     variant: str = "bh1"
-
-    def nfe(self, steps: int) -> int:
-        return steps
 
     def step(
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History

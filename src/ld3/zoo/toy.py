@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ld3.models import Cond
+from ld3.models import Cond, Unconditional
 from ld3.predictions import Prediction, from_x0
 from ld3.schedules import EDM, Schedule
 from ld3.seeds import noise
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(Unconditional):
     """A mixture of K Gaussians whose covariances are low rank plus isotropic.
 
     S_k has standard deviation scale_kr along each of R orthonormal directions basis_kr and `floor`
@@ -76,15 +76,6 @@ class Mixture:
         x0 = x0 + torch.einsum("bkr,krd->bd", p.unsqueeze(-1) * extra * along, basis)
         return x0.view_as(xbar)
 
-    def conditions(self, seeds: Sequence[int]) -> Cond:
-        return None
-
-    def null(self, cond: Cond) -> Cond:
-        return None
-
-    def decode(self, x: Tensor) -> Tensor:
-        return x
-
 
 def mixture(
     means: Sequence[Sequence[float]] | Tensor,
@@ -116,7 +107,7 @@ def image_mixture(
     d = math.prod(shape)
     draws = noise([seed], (count, rank + 1, *shape), torch.float64)[0]
     smooth = _blur(draws.flatten(0, 1)).reshape(count, rank + 1, d)
-    means = smooth[:, 0] / smooth[:, 0].std(dim=1, keepdim=True) * 0.4
+    means = 0.4 * smooth[:, 0] / smooth[:, 0].square().mean(dim=1, keepdim=True).sqrt()
     basis = torch.linalg.qr(smooth[:, 1:].transpose(1, 2)).Q.transpose(1, 2)  # (K, R, d)
     decay = torch.linspace(1.0, 0.2, rank, dtype=torch.float64, device="cpu")
     return Mixture(
@@ -141,7 +132,7 @@ def _blur(images: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class Gaussian(Unconditional):
     """N(mean, diag(std^2)), with the closed-form solution of its ODE."""
 
     mean: Tensor  # (d,)
@@ -167,15 +158,6 @@ class Gaussian:
         s_from, s_to = (torch.exp(-self.schedule.lam(t)) for t in (t_from, t_to))
         growth = torch.sqrt((self.std**2 + s_to**2) / (self.std**2 + s_from**2))
         return a_to * (self.mean + growth * (x / a_from - self.mean))
-
-    def conditions(self, seeds: Sequence[int]) -> Cond:
-        return None
-
-    def null(self, cond: Cond) -> Cond:
-        return None
-
-    def decode(self, x: Tensor) -> Tensor:
-        return x
 
 
 def gaussian(

@@ -1,0 +1,98 @@
+"""The rules of the house: imports point one way, and the core needs torch and numpy alone."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "ld3"
+
+# Each room may import from rooms in earlier rows, and from its own row where it says so.
+ORDER = [
+    ["errors"],
+    ["schedules", "predictions", "seeds"],
+    ["grids"],
+    ["solvers"],
+    ["sampling"],
+    ["models", "table", "distances"],
+    ["lpips", "discretizers"],
+    ["zoo"],
+    ["cli"],
+]
+RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The names of our modules a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module}
+    return {name for name in found if name.split(".")[0] == "ld3"}
+
+
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path: Path) -> None:
+    here = room(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if len(parts) == 1:
+            continue  # ld3 itself: only the version
+        assert parts[1] == here or RANK[parts[1]] < RANK[here], f"{path.name} imports {name}"
+
+
+def test_every_file_has_a_docstring_that_says_what_it_is() -> None:
+    for path in FILES:
+        assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_unsafe(path: Path) -> None:
+    """No unpickling, no eval, and every torch.load says weights_only=True."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
+            assert not names & {"pickle", "dill", "cloudpickle", "shelve", "marshal"}
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in {"eval", "exec", "compile", "__import__"}
+            if called == "torch.load":
+                safe = [k for k in node.keywords if k.arg == "weights_only"]
+                assert safe and ast.unparse(safe[0].value) == "True"
+
+
+def test_the_core_needs_torch_and_numpy_alone() -> None:
+    code = (
+        "import sys\n"
+        "class Refuse:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in {'torchvision', 'scipy', 'matplotlib', 'diffusers',"
+        " 'lpips', 'torchmetrics', 'PIL'}:\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Refuse())\n"
+        "import ld3\n"
+        "for name in ld3.__all__: getattr(ld3, name)\n"
+        "import ld3.distances, ld3.lpips, ld3.zoo.toy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_public_names_are_what_they_say() -> None:
+    import ld3
+
+    for name in ld3.__all__:
+        value = getattr(ld3, name)
+        assert not isinstance(value, type(ast)), f"ld3.{name} is a module"
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = ld3.nothing
