@@ -18,6 +18,7 @@ from ld3 import (
     TimeGrid,
     VPLinear,
     bind,
+    bind_network,
     compile_table,
     count_calls,
     integrate,
@@ -184,12 +185,17 @@ def test_table_is_the_solver(solver: Solver) -> None:
         lam = schedule.lam(grid.times)
         shifted = torch.cat([lam[:1], lam[1:-1] + 0.1, lam[-1:]])
         k = knots(schedule, TimeGrid.of(grid.times, schedule.time_at(shifted)))
-        table = compile_table(solver, k)
-        assert table.nfe == solver.nfe(steps)
-        assert bool((table.weights.triu(1) == 0).all())
-        assert table.weights[0, 0] == 1
-        difference = table.run(bind(model), x) - integrate(bind(model), solver, k, x)
-        assert difference.abs().max() < 1e-12
+        sample = integrate(bind(model), solver, k, x)
+        for table, network in (
+            (compile_table(solver, k), bind(model)),
+            (compile_table(solver, k, model.prediction), bind_network(model)),
+        ):
+            assert table.nfe == solver.nfe(steps)
+            assert bool((table.weights.triu(1) == 0).all())
+            assert table.weights[0, 0] == 1
+            counted = count_calls(network)
+            assert (table.run(counted, x) - sample).abs().max() < 1e-12
+            assert counted.calls == table.nfe
 
 
 def test_table_is_differentiable_in_the_times(solver: Solver) -> None:

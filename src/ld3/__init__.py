@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ld3.models import FunctionModel as FunctionModel
     from ld3.models import Model as Model
     from ld3.models import bind as bind
+    from ld3.models import bind_network as bind_network
     from ld3.models import check_model as check_model
     from ld3.models import count_calls as count_calls
     from ld3.models import prior as prior
@@ -44,7 +45,9 @@ _HOME = {
         "errors": ("Ld3Error",),
         "grids": ("Knots", "TimeGrid", "knots"),
         "sampling": ("integrate", "trajectory"),
-        "models": ("FunctionModel", "Model", "bind", "check_model", "count_calls", "prior"),
+        "models": (
+            "FunctionModel", "Model", "bind", "bind_network", "check_model", "count_calls", "prior",
+        ),
         "seeds": ("noise",),
         "schedules": (
             "EDM", "Discrete", "Flow", "Schedule", "VPCosine", "VPLinear", "make_schedule",

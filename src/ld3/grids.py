@@ -69,9 +69,10 @@ class TimeGrid:
 class Knots:
     """A grid seen through a schedule, computed once: what the formulas of a step are made of.
 
-    Fields are tuples of scalars (0-dim float64 tensors that carry gradients), indexed by step.
+    The tuples hold scalars (0-dim float64 tensors that carry gradients), one per knot.
     """
 
+    schedule: Schedule
     steps: int  # N
     net: tuple[Tensor, ...]  # the network times t^c_i
     alpha: tuple[Tensor, ...]
@@ -97,6 +98,7 @@ def knots(schedule: Schedule, grid: TimeGrid) -> Knots:
     t, net = grid.times, grid.net_times
     lam = schedule.lam(t)
     return Knots(
+        schedule=schedule,
         steps=grid.steps,
         net=net.unbind(),
         alpha=schedule.log_alpha(t).exp().unbind(),

@@ -98,7 +98,7 @@ class FunctionModel(Unconditional):
         return x if self.decoder is None else self.decoder(x)
 
 
-def bind(
+def bind_network(
     model: Model,
     cond: Cond = None,
     *,
@@ -106,7 +106,7 @@ def bind(
     guide_by: Literal["batch", "calls"] = "batch",
     checkpoint: bool = False,
 ) -> Denoise:
-    """Close a model over its condition: denoise(x, t) -> x0, in the dtype of x.
+    """Close a model over its condition: (x, t) -> the network's own output, in the dtype of x.
 
     Guidance other than 1 runs the network on a batch of 2B (`guide_by="batch"`, fast) or twice on B
     (`"calls"`, less memory). `checkpoint=True` keeps only x and t of each call and runs the network
@@ -116,7 +116,7 @@ def bind(
     null = model.null(cond) if guidance != 1 else None
     both = _cat(cond, null) if guidance != 1 and guide_by == "batch" else None
 
-    def network(x: Tensor, t: Tensor) -> Tensor:
+    def guided(x: Tensor, t: Tensor) -> Tensor:
         if guidance == 1:
             return model.forward(x, t, cond)
         if guide_by == "batch":
@@ -125,15 +125,37 @@ def bind(
             with_cond, without = model.forward(x, t, cond), model.forward(x, t, null)
         return torch.lerp(without, with_cond, guidance)
 
-    def denoise(x: Tensor, t: Tensor) -> Tensor:
+    def network(x: Tensor, t: Tensor) -> Tensor:
         inner, told = _to_network(model, x, t)
         if checkpoint and torch.is_grad_enabled():
-            out = rematerialise(network, inner, told, use_reentrant=False, preserve_rng_state=False)
+            out: Tensor = rematerialise(
+                guided, inner, told, use_reentrant=False, preserve_rng_state=False
+            )
         else:
-            out = network(inner, told)
+            out = guided(inner, told)
         _check_output(out, x)
+        return out.to(x.dtype)
+
+    return network
+
+
+def bind(
+    model: Model,
+    cond: Cond = None,
+    *,
+    guidance: float = 1.0,
+    guide_by: Literal["batch", "calls"] = "batch",
+    checkpoint: bool = False,
+) -> Denoise:
+    """Like :func:`bind_network`, but with the output turned into x0: what solvers ask for."""
+    network = bind_network(model, cond, guidance=guidance, guide_by=guide_by, checkpoint=checkpoint)
+
+    def denoise(x: Tensor, t: Tensor) -> Tensor:
+        out = network(x, t)
+        if model.prediction == "x0":
+            return out
         alpha, sigma = model.schedule.log_alpha(t).exp(), model.schedule.log_sigma(t).exp()
-        return to_x0(model.prediction, out.to(x.dtype), x, alpha, sigma)
+        return to_x0(model.prediction, out, x, alpha, sigma)
 
     return denoise
 

@@ -1,21 +1,24 @@
 """A solver on a grid, compiled to numbers.
 
-With the times fixed every method here is linear in what the network says. Let m_n be its n-th
-answer, given at state X_n and network time t^c. Then
+With the times fixed every method here is linear in what the network says. Let o_n be its n-th
+output, given at state X_n and network time t^c. Then
 
-    X_n = V[n, 0] x_T + sum_{j < n} V[n, 1 + j] m_j         n = 0..M-1,   X_M the sample
+    X_n = V[n, 0] x_T + sum_{j < n} V[n, 1 + j] o_j         n = 0..M-1,   X_M the sample
 
 with M the number of evaluations and V lower triangular. The table is found by running the solver
 itself on unit vectors, in float64, so it is differentiable in the times and cannot disagree with
-the solver. One executor of a dozen lines runs any method from its table.
+the solver. The outputs are the network's own (x0, eps, v or flow velocity): their conversion is in
+the numbers too. One executor of a dozen lines runs any method from its table.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from ld3.grids import Knots
+from ld3.predictions import Prediction, to_x0
 from ld3.sampling import integrate
 from ld3.solvers.base import Denoise, Solver
 
@@ -24,23 +27,45 @@ from ld3.solvers.base import Denoise, Solver
 class Table:
     """V and the network times; float64 on the CPU."""
 
-    weights: Tensor  # (M+1, M+1), row n holds the weights of X_n on x_T, m_0 .. m_{M-1}
+    weights: Tensor  # (M+1, M+1), row n holds the weights of X_n on x_T, o_0 .. o_{M-1}
     net_times: Tensor  # (M,)
 
     @property
     def nfe(self) -> int:
         return len(self.net_times)
 
-    def run(self, denoise: Denoise, x: Tensor) -> Tensor:
-        """The sample from x = x_T. Without gradients in the table: numbers, not tensors."""
-        terms = [x]
-        rows = self.weights.tolist()
-        for n, t in enumerate(self.net_times.unbind()):
-            terms.append(denoise(_row(rows[n], terms), t))
-        return _row(rows[-1], terms)
+    def run(self, network: Denoise, x: Tensor) -> Tensor:
+        """The sample from x = x_T, with numbers for weights: no gradient reaches the table."""
+        state, outputs = x, []
+        for t, on_start, on_state, on_outputs in self._program:
+            outputs.append(network(state, t))
+            state = on_state * state if on_start == 0 else on_start * x
+            for j, weight in on_outputs:
+                state.add_(outputs[j], alpha=weight)
+        return state
+
+    @cached_property
+    def _program(self) -> list[tuple[Tensor, float, float, list[tuple[int, float]]]]:
+        """Per evaluation: its time, and X_{n+1} from x_T or from X_n, whichever takes fewer terms.
+
+        The incremental form is X_{n+1} = r X_n + sum_j (V[n+1, 1+j] - r V[n, 1+j]) o_j with
+        r = V[n+1, 0] / V[n, 0]; for many methods most of its terms cancel.
+        """
+        rows = self.weights.detach()
+        program = []
+        for n, t in enumerate(self.net_times.detach().unbind()):
+            r = rows[n + 1, 0] / rows[n, 0]
+            direct, step = rows[n + 1, 1:], rows[n + 1, 1:] - r * rows[n, 1:]
+            noise_floor = 1e-13 * rows[n : n + 2].abs().max()
+            step = torch.where(step.abs() > noise_floor, step, torch.zeros_like(step))
+            shorter = bool(torch.isfinite(r)) and step.count_nonzero() <= direct.count_nonzero()
+            start, state = (0.0, r.item()) if shorter else (rows[n + 1, 0].item(), 0.0)
+            terms = enumerate((step if shorter else direct).tolist())
+            program.append((t, start, state, [(j, weight) for j, weight in terms if weight != 0]))
+        return program
 
 
-def compile_table(solver: Solver, k: Knots) -> Table:
+def compile_table(solver: Solver, k: Knots, prediction: Prediction = "x0") -> Table:
     """Run the solver on unit vectors: the states are then the rows of V."""
     count = solver.nfe(k.steps)
     unit = torch.eye(count + 1, dtype=torch.float64, device="cpu")
@@ -50,14 +75,8 @@ def compile_table(solver: Solver, k: Knots) -> Table:
     def answer(state: Tensor, t: Tensor) -> Tensor:
         rows.append(state)
         net_times.append(t)
-        return unit[len(rows)]
+        alpha, sigma = k.schedule.log_alpha(t).exp(), k.schedule.log_sigma(t).exp()
+        return to_x0(prediction, unit[len(rows)], state, alpha, sigma)
 
     rows.append(integrate(answer, solver, k, unit[0]))
     return Table(torch.stack(rows), torch.stack(net_times))
-
-
-def _row(weights: list[float], terms: list[Tensor]) -> Tensor:
-    total = weights[0] * terms[0]
-    for weight, term in zip(weights[1:], terms[1:], strict=False):
-        total = torch.add(total, term, alpha=weight)
-    return total
