@@ -13,16 +13,18 @@ dtype and device, and are differentiable; coefficients are meant to be computed 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ld3.errors import SpecError, unknown
+
+MAX_TABLE = 100_000  # trained steps a written schedule may have
 
 
 class Schedule(Protocol):
@@ -302,3 +304,40 @@ def make_schedule(name: str) -> Schedule:
     if name not in SCHEDULES:
         raise unknown("schedule", name, SCHEDULES)
     return SCHEDULES[name][0]()
+
+
+_KINDS: dict[str, type[EDM | VPLinear | VPCosine | Discrete | Flow]] = {
+    kind.__name__: kind for kind in (EDM, VPLinear, VPCosine, Discrete, Flow)
+}
+
+
+def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
+    """A name where the schedule has one, else its kind and constants."""
+    for name in SCHEDULES:
+        if make_schedule(name) == schedule:
+            return {"name": name}
+    kind = type(schedule).__name__
+    if kind not in _KINDS:
+        raise SpecError(f"schedule: got {kind}, wanted one of {', '.join(_KINDS)} to write it down")
+    constants = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(schedule).items()}  # type: ignore[call-overload]
+    return {"kind": kind, **constants}
+
+
+def schedule_from_json(content: Mapping[str, Any]) -> Schedule:
+    """The inverse of :func:`schedule_to_json`; refuses what it does not know."""
+    if set(content) == {"name"} and isinstance(content["name"], str):
+        return make_schedule(content["name"])
+    kind = _KINDS.get(str(content.get("kind")))
+    if kind is None:
+        raise unknown("kind of schedule", str(content.get("kind")), _KINDS)
+    try:
+        constants = {
+            key: tuple(float(v) for v in value[:MAX_TABLE])
+            if isinstance(value, list)
+            else (int(value) if key == "steps" else float(value))
+            for key, value in content.items()
+            if key != "kind"
+        }
+        return kind(**constants)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        raise SpecError(f"schedule {kind.__name__}: {error}") from None

@@ -1,0 +1,121 @@
+"""A plan: what is learned, stored and used. A solver, its times, and for which model.
+
+`plan.json` is for people and programs: times and network times in full precision, the noise
+schedule, the model it was learned for, how it was learned and how well it did. Reading one checks
+everything; using one with another model is refused with the reason unless it is forced.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ld3.errors import Ld3Error, PlanError
+from ld3.grids import Knots, TimeGrid, knots
+from ld3.models import Model
+from ld3.predictions import Prediction
+from ld3.schedules import Schedule, schedule_from_json, schedule_to_json
+from ld3.solvers import Solver, make_solver
+from ld3.store import read_json, write_json
+from ld3.table import Table, compile_table
+
+MAX_STEPS = 1000
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Times = Annotated[list[Number], Field(min_length=2, max_length=MAX_STEPS + 1)]
+Text = Annotated[str, Field(max_length=500)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class SolverPart(_Part):
+    name: Text
+    order: int
+    variant: Text = ""
+
+
+class ModelPart(_Part):
+    """The model a plan was learned for."""
+
+    name: Text
+    digest: Text
+    shape: Annotated[list[int], Field(min_length=1, max_length=8)]
+    prediction: Prediction
+    conditions: Text = ""
+    guidance: Number = 1.0
+
+
+class Plan(_Part):
+    """Solver + times + for which model."""
+
+    format: Literal["ld3-plan-1"] = "ld3-plan-1"
+    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]
+    solver: SolverPart
+    times: Times
+    net_times: Times
+    schedule: dict[str, Any]
+    model: ModelPart
+    learned: dict[str, Any] = {}
+    scores: dict[str, Any] = {}
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Plan":
+        """Read and check a plan from a file."""
+        return cls.checked(read_json(Path(path)), str(path))
+
+    @classmethod
+    def checked(cls, content: object, name: str = "plan") -> "Plan":
+        """A plan from parsed JSON, or a :class:`PlanError` that says what is wrong with it."""
+        try:
+            plan = cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
+            raise PlanError(f"{name}: {where}: {first['msg']}") from None
+        try:
+            grid = plan.grid.checked(plan.noise_schedule)
+            wanted = plan.make_solver().nfe(grid.steps)
+        except Ld3Error as error:
+            raise PlanError(f"{name}: {error}") from None
+        if plan.nfe != wanted:
+            raise PlanError(f"{name}: got nfe {plan.nfe}, wanted {wanted} for {grid.steps} steps")
+        return plan
+
+    def save(self, path: Path | str) -> None:
+        """Write the plan, whole or not at all."""
+        write_json(Path(path), self.model_dump(mode="json"))
+
+    @property
+    def grid(self) -> TimeGrid:
+        return TimeGrid.of(self.times, self.net_times)
+
+    @property
+    def noise_schedule(self) -> Schedule:
+        return schedule_from_json(self.schedule)
+
+    def make_solver(self) -> Solver:
+        return make_solver(self.solver.name, self.solver.order, self.solver.variant or None)
+
+    def knots(self) -> Knots:
+        return knots(self.noise_schedule, self.grid)
+
+    def table(self) -> Table:
+        """The plan as numbers on the network's own output."""
+        return compile_table(self.make_solver(), self.knots(), self.model.prediction)
+
+    def check_fits(self, model: Model, digest: str) -> None:
+        """Refuse a model that is not the one the plan was learned for."""
+        pairs = (
+            ("noise schedule", schedule_to_json(model.schedule), self.schedule),
+            ("prediction", model.prediction, self.model.prediction),
+            ("shape", list(model.shape), self.model.shape),
+            ("weights", digest, self.model.digest),
+        )
+        for what, got, wanted in pairs:
+            if got != wanted:
+                raise PlanError(
+                    f"plan: got a model with {what} {got}, wanted {wanted} as in "
+                    f"{self.model.name!r}, for which the plan was learned; learn one for this "
+                    "model, or force its use"
+                )

@@ -1,0 +1,151 @@
+"""Plans: readable, checked on load, refused where they do not fit."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ld3 import EDM, Discrete, Schedule, VPLinear, bind, integrate, make_schedule, prior
+from ld3.errors import Ld3Error, PlanError, SpecError
+from ld3.plan import Plan
+from ld3.schedules import SCHEDULES, schedule_from_json, schedule_to_json
+from ld3.zoo.toy import mixture
+
+GOOD: dict[str, Any] = {
+    "format": "ld3-plan-1",
+    "nfe": 3,
+    "solver": {"name": "dpmpp", "order": 2, "variant": ""},
+    "times": [80.0, 5.0, 0.5, 0.002],
+    "net_times": [80.0, 4.5, 0.55, 0.002],
+    "schedule": {"name": "edm"},
+    "model": {"name": "toy", "digest": "d", "shape": [2], "prediction": "x0"},
+}
+
+
+def test_a_plan_survives_the_disk_and_samples(tmp_path: Path) -> None:
+    plan = Plan.checked(GOOD)
+    plan.save(tmp_path / "plan.json")
+    again = Plan.load(tmp_path / "plan.json")
+    assert again == plan
+    model = mixture([[-0.6, 0.1], [0.6, 0.2]], 0.3)
+    x = prior(model, range(4)).double()
+    by_table = again.table().run(bind(model), x)
+    by_solver = integrate(bind(model), again.make_solver(), again.knots(), x)
+    assert (by_table - by_solver).abs().max() < 1e-10
+    again.check_fits(model, "d")
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    content = copy.deepcopy(GOOD)
+    place: Any = content
+    *outer, last = path.split(".")
+    for key in outer:
+        place = place[key]
+    place[last] = value
+    return content
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ("times", [80.0, 5.0, 6.0, 0.002], "strictly decreasing"),
+        ("times", [80.0, 5.0, 0.002], "one per time"),
+        ("times", [90.0, 5.0, 0.5, 0.002], "range"),
+        ("times", [80.0, "5", 0.5, 0.002], "times.1"),
+        ("times", [80.0] * 5000, "at most 1001"),
+        ("times", None, "times"),
+        ("net_times", [80.0, 500.0, 0.5, 0.002], "range"),
+        ("nfe", 4, "wanted 3"),
+        ("nfe", 10**9, "nfe"),
+        ("solver.name", "dpmp", "did you mean 'dpmpp'"),
+        ("solver.order", 7, "wanted one of [1, 2, 3]"),
+        ("solver.variant", "x", "no variants"),
+        ("schedule", {"name": "edn"}, "did you mean 'edm'"),
+        ("schedule", {"kind": "EDM", "t_min": -1.0, "t_max": 80.0}, "wanted"),
+        ("schedule", {"kind": "EDM", "nonsense": 1}, "nonsense"),
+        ("schedule", {"kind": "os.system"}, "unknown kind"),
+        ("format", "ld3-plan-9", "format"),
+        ("model.prediction", "epsilon", "prediction"),
+        ("surprise", 1, "surprise"),
+    ],
+)
+def test_bad_plans_are_one_line(path: str, value: object, reason: str) -> None:
+    with pytest.raises(PlanError) as error:
+        Plan.checked(changed(path, value))
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(key=st.sampled_from(sorted(GOOD)), value=JSON)
+def test_hostile_plans_never_crash(key: str, value: object) -> None:
+    """Any JSON in any place is a plan or one clear error."""
+    content = copy.deepcopy(GOOD)
+    content[key] = value
+    try:
+        Plan.checked(content)
+    except Ld3Error as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=100, deadline=None)
+@given(JSON)
+def test_hostile_schedules_never_crash(value: object) -> None:
+    for kind in ("EDM", "VPLinear", "VPCosine", "Discrete", "Flow"):
+        try:
+            schedule_from_json({"kind": kind, "t_min": value, "log_alphas": value, "steps": value})
+        except Ld3Error as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *(make_schedule(name) for name in SCHEDULES),
+        EDM(0.01, 50.0),
+        VPLinear(beta_max=15.0),
+        Discrete.from_betas([0.01, 0.02, 0.05]),
+    ],
+)
+def test_schedules_survive_json(schedule: Schedule) -> None:
+    text = json.dumps(schedule_to_json(schedule))
+    assert schedule_from_json(json.loads(text)) == schedule
+
+
+def test_schedules_of_unknown_kind_cannot_be_written() -> None:
+    class Mine(EDM):
+        pass
+
+    with pytest.raises(SpecError, match="to write it down"):
+        schedule_to_json(Mine(0.1, 10.0))
+
+
+def test_another_model_is_refused() -> None:
+    plan = Plan.checked(GOOD)
+    for model, digest, reason in (
+        (mixture([[0.0, 0.0]], 0.3, VPLinear()), "d", "noise schedule"),
+        (mixture([[0.0, 0.0]], 0.3, prediction="eps"), "d", "prediction"),
+        (mixture([[0.0, 0.0, 0.0]], 0.3), "d", "shape"),
+        (mixture([[0.0, 0.0]], 0.3), "e", "weights"),
+    ):
+        with pytest.raises(PlanError, match=f"with {reason} .* for which the plan was learned"):
+            plan.check_fits(model, digest)
+
+
+def test_gradients_do_not_leak_into_plans() -> None:
+    assert not Plan.checked(GOOD).grid.times.requires_grad
+    assert Plan.checked(GOOD).grid.times.dtype == torch.float64
