@@ -8,7 +8,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 .PHONY: demo test lint types docs bench clean
 
 demo: $(VENV)/.demo
-	$(BIN)/python examples/convergence.py --out demo
+	$(BIN)/python examples/fashion.py --out demo
+	$(BIN)/ld3 learn --out demo
 
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal

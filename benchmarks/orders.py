@@ -1,8 +1,8 @@
 """Observed orders of convergence of every solver on three kinds of grids.
 
 A one-dimensional mixture with two modes (+-0.6, width 0.2), noise from 80 to 0.002, 64 samples in
-float64; the slope of log error against log N by least squares over N = 40, 80, .., 640, and the error
-at N = 5 and 10 on the logSNR grid. Writes the table of `docs/orders.md`.
+float64; the slope of log error against log N by least squares over N = 40, 80, .., 640, and the
+error at N = 5 and 10 on the logSNR grid.
 
     python benchmarks/orders.py > docs/orders.md
 """
@@ -40,9 +40,7 @@ def main() -> None:
     def sample(solver: ld3.Solver, grid: ld3.TimeGrid) -> Tensor:
         return ld3.integrate(ld3.bind(model), solver, ld3.knots(schedule, grid), x)
 
-    exact = sample(
-        ld3.make_solver("deis", 4, "log-rho"), ld3.make_grid("logsnr", schedule, 6000)
-    )
+    exact = sample(ld3.make_solver("deis", 4, "log-rho"), ld3.make_grid("logsnr", schedule, 6000))
 
     def error(solver: ld3.Solver, grid: ld3.TimeGrid) -> float:
         return (sample(solver, grid) - exact).square().mean().sqrt().item()
@@ -73,7 +71,15 @@ def main() -> None:
                 cells += [
                     f"{error(solver, ld3.make_grid('logsnr', schedule, n)):.4f}" for n in (5, 10)
                 ]
-                print(f"| {name}-{number}{' ' + variant if variant else ''} | {' | '.join(cells)} |")
+                print(
+                    f"| {name}-{number}{' ' + variant if variant else ''} | {' | '.join(cells)} |"
+                )
+    print("\n## Solvers and grids in two dimensions\n")
+    print(
+        "Six Gaussians on a circle, by `python examples/convergence.py`: every solver on one grid,"
+    )
+    print("and one solver on every grid. With few steps the best grid changes with their number.\n")
+    print("![Error against the number of network evaluations](images/convergence.png)")
 
 
 if __name__ == "__main__":

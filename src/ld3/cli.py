@@ -3,11 +3,12 @@
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
 from ld3 import __version__
-from ld3.errors import Ld3Error, unknown
+from ld3.errors import Ld3Error, SpecError, unknown
 
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON for programs.")
 
@@ -100,6 +101,157 @@ def schedules(json_: bool) -> None:
         ("schedule", "times", "what"),
         [(name, f"{s.t_min:g} to {s.t_max:g}", summary) for name, s, summary in rows],
     )
+
+
+@cli.command()
+@as_json
+def models(json_: bool) -> None:
+    """List the models inside the package."""
+    from ld3.zoo import SHIPPED
+
+    if json_:
+        entries = [
+            {
+                "name": name,
+                "summary": model.summary,
+                "shape": list(model.shape),
+                "parameters": model.parameters,
+                "prediction": model.prediction,
+                "conditions": model.conditions,
+                "licence": model.licence,
+            }
+            for name, model in SHIPPED.items()
+        ]
+        click.echo(json.dumps(entries, indent=2))
+        return
+    _table(
+        ("model", "what", "shape", "parameters", "predicts", "conditions", "licence"),
+        [
+            (
+                name,
+                model.summary,
+                "x".join(map(str, model.shape)),
+                f"{model.parameters / 1e6:.2f} M",
+                model.prediction,
+                model.conditions,
+                model.licence,
+            )
+            for name, model in SHIPPED.items()
+        ],
+    )
+
+
+@cli.command()
+@click.option("--model", help="A model of `ld3 models`, or package.module:function.  [fashion]")
+@click.option("--solver", help="A solver of `ld3 solvers`.  [dpmpp]")
+@click.option("--order", type=int, help="Its order.")
+@click.option("--variant", help="Its variant.")
+@click.option("--nfe", type=int, multiple=True, help="Network evaluations; may be repeated.  [5]")
+@click.option("--preset", help="fast, best, paper-pixel or paper-latent.  [fast]")
+@click.option("--learn", help="times or times+net.  [times+net]")
+@click.option("--start", help="best, a method of `ld3 methods`, or a plan.json.  [best]")
+@click.option("--distance", help="auto, l1, l2, pseudo-huber, lpips-vgg, lpips-alex.  [auto]")
+@click.option("--pairs", type=int, help="Learning pairs.")
+@click.option("--guidance", type=float, help="Scale of classifier-free guidance.  [1]")
+@click.option("--seed", type=int, help="Of the learning noise and the order of batches.  [0]")
+@click.option("--held-out", type=int, help="Noises to score on.  [64]")
+@click.option("--judged", type=int, help="Samples for the Fréchet distance; 0: none.  [500]")
+@click.option("--device", help="Where the network runs.  [cpu]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for runs.  [runs]")
+@click.option("--spec", "file", type=click.Path(path_type=Path), help="TOML with the same words.")
+@click.option("--fresh", is_flag=True, help="Begin anew where a run was left or finished.")
+def learn(file: Path | None, fresh: bool, **words: object) -> None:
+    """Learn at which times to sample: a plan for a model, a solver and few evaluations."""
+    from ld3.runs import run_learn
+    from ld3.show import learned_table, write_pictures
+    from ld3.spec import RunSpec
+
+    words["nfe"] = words["nfe"] or None
+    spec = RunSpec.read(words, file)
+    with Bar() as bar:
+        for result in run_learn(spec, bar, fresh):
+            bar.clear()
+            for line in learned_table(result):
+                click.echo(line)
+            for picture in write_pictures(result, spec.device):
+                click.echo(f"picture  {picture}")
+            click.echo(f"plan     {result.folder / 'plan.json'}")
+
+
+@cli.command()
+@click.option("--plan", "path", required=True, type=click.Path(path_type=Path), help="plan.json")
+@click.option("--seeds", default="0-63", show_default=True, help="Such as 0-63 or 1,5,9.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("samples"), show_default=True)
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--force", is_flag=True, help="Use the plan with a model it was not learned for.")
+def sample(path: Path, seeds: str, out: Path, device: str, force: bool) -> None:
+    """Draw samples with a plan."""
+    from ld3.plan import Plan
+    from ld3.runs import run_sample
+    from ld3.show import write_samples
+
+    numbers = _seeds(seeds)
+    samples = run_sample(Plan.load(path), numbers, device, force)
+    for file in write_samples(out, numbers, samples):
+        click.echo(str(file))
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the times to this file.")
+def show(path: Path, picture: Path | None) -> None:
+    """Print a plan, and draw its times beside the hand-made grids."""
+    from ld3.plan import Plan
+    from ld3.show import draw_plan, plan_lines
+
+    plan = Plan.load(path)
+    for line in plan_lines(plan):
+        click.echo(line)
+    if picture is not None:
+        draw_plan(plan, picture)
+        click.echo(f"picture  {picture}")
+
+
+class Bar:
+    """One progress bar that changes its text as the work goes on."""
+
+    def __enter__(self) -> "Bar":
+        from tqdm import tqdm
+
+        self._bar = tqdm(total=1, disable=None, leave=False, file=sys.stderr, dynamic_ncols=True)
+        self._what = ""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        kind = what.split(" ")[0]
+        if kind != self._what:
+            self._what = kind
+            self._bar.reset(total)
+        self._bar.total = total
+        self._bar.set_description_str(what, refresh=False)
+        self._bar.n = done
+        self._bar.refresh()
+
+    def clear(self) -> None:
+        self._bar.clear()
+
+
+def _seeds(text: str) -> list[int]:
+    """0-3,7 -> 0 1 2 3 7"""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdigit() or (dash and not last.isdigit()):
+            raise SpecError(f"seeds: got {text!r}, wanted numbers and ranges such as 0-63 or 1,5,9")
+        seeds += range(int(first), int(last or first) + 1)
+        if len(seeds) > 1_000_000:
+            raise SpecError(f"seeds: got {text!r}, wanted at most a million")
+    if not seeds:
+        raise SpecError(f"seeds: got {text!r}, wanted rising ranges such as 0-63")
+    return seeds
 
 
 def _span(orders: Sequence[int]) -> str:

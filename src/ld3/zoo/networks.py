@@ -299,17 +299,6 @@ class Perceptual(nn.Module):
         out: Tensor = self.head(self.features(x)[-1].mean((2, 3)))
         return out
 
-    def distance(self, x: Tensor, y: Tensor) -> Tensor:
-        """Sum over stages of the mean over pixels of |f(x)/|f(x)| - f(y)/|f(y)||^2, (B,)."""
-        total = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
-        for f, g in zip(self.features(x), self.features(y), strict=True):
-            total = total + (_unit(f) - _unit(g)).square().sum(1).mean((1, 2))
-        return total
-
-
-def _unit(f: Tensor) -> Tensor:
-    return f * (f.square().sum(1, keepdim=True) + 1e-6).rsqrt()
-
 
 class Shortcut(nn.Module):
     """relu(S(x) + B(x)): a residual block with batch normalisation; S is 1x1 where sizes differ."""

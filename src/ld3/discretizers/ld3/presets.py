@@ -15,7 +15,7 @@ One thing follows the code, because the text is silent: pixel models learn gaps 
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ld3.discretizers.ld3.learn import Recipe
 from ld3.errors import unknown
@@ -56,42 +56,40 @@ def _best(nfe: int) -> Preset:
     return Preset(recipe, 128, 64, Teacher(steps=40))
 
 
+_PAPER = Recipe(
+    floor=0.0,
+    epochs_times=2,
+    rule_times="rmsprop",
+    rule_net="sgd",
+    clip=1.0,
+    gamma=0.001,
+    decay="plateau",
+    validate_every=1,
+)
+
+
 def _paper_pixel(nfe: int) -> Preset:
-    recipe = Recipe(
+    recipe = replace(
+        _PAPER,
         variable="lam",
-        floor=0.0,
-        epochs_times=2,
         epochs=5,
         batch=2,
-        rule_times="rmsprop",
-        rule_net="sgd",
         rate_times=0.005,
         rate_net=0.1 / nfe,
-        clip=1.0,
-        gamma=0.001,
         rate_noise=12.0 / nfe,
-        decay="plateau",
-        validate_every=1,
     )
     return Preset(recipe, 50, 50, Teacher("unipc", 3, "bh1", "logsnr", 20))
 
 
 def _paper_latent(nfe: int) -> Preset:
-    recipe = Recipe(
+    recipe = replace(
+        _PAPER,
         variable="t",
-        floor=0.0,
-        epochs_times=2,
         epochs=3,
         batch=1,
-        rule_times="rmsprop",
-        rule_net="sgd",
         rate_times=0.001,
         rate_net=0.001 / nfe,
-        clip=1.0,
-        gamma=0.001,
         rate_noise=12.0 / nfe,
-        decay="plateau",
-        validate_every=1,
     )
     return Preset(recipe, 50, 50, Teacher("unipc", 3, "bh2", "uniform", 20))
 

@@ -1,0 +1,58 @@
+"""Pictures: contact sheets of samples, and times drawn on a line. Needs the extra `report`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ld3.errors import SpecError
+from ld3.grids import TimeGrid
+from ld3.schedules import Schedule
+
+
+def _plots() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise SpecError("pictures: wanted matplotlib; pip install 'ld3[report]'") from None
+    plt.switch_backend("agg")
+    return plt
+
+
+def is_image(sample: Tensor) -> bool:
+    """(B, 1 or 3, H, W)."""
+    return sample.ndim == 4 and sample.shape[1] in (1, 3)
+
+
+def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
+    """Images in [-1, 1], one labelled row each: the same noise from top to bottom."""
+    plt = _plots()
+    count, _, height, width = rows[0][1].shape
+    size = (0.62 * count + 1.6, 0.62 * height / width * len(rows) + 0.2)
+    figure, axes = plt.subplots(len(rows), 1, figsize=size, layout="constrained", squeeze=False)
+    for axis, (label, images) in zip(axes[:, 0], rows, strict=True):
+        strip = ((images.clamp(-1, 1) + 1) / 2).permute(2, 0, 3, 1).flatten(1, 2)  # (H, B W, C)
+        axis.imshow(strip.cpu().numpy(), cmap="gray", vmin=0, vmax=1)
+        axis.set_xticks([])
+        axis.set_yticks([height / 2], [label])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) -> None:
+    """Each grid as points on the axis of lam; network times as open circles below."""
+    plt = _plots()
+    figure, axis = plt.subplots(figsize=(9, 0.4 * len(grids) + 1), layout="constrained")
+    for row, grid in enumerate(grids.values()):
+        axis.plot(schedule.lam(grid.times), [-row] * len(grid.times), "o-", ms=4, lw=0.6)
+        moved = grid.net_times != grid.times
+        told = schedule.lam(grid.net_times[moved])
+        axis.plot(told, [-row - 0.25] * len(told), "o", ms=4, mfc="none", color="black")
+    axis.set_yticks([-row for row in range(len(grids))], list(grids))
+    axis.set_xlabel("lam = log(alpha/sigma): noise on the left, data on the right")
+    axis.grid(alpha=0.3, axis="x")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)

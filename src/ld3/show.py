@@ -1,0 +1,111 @@
+"""What a person sees of plans and runs: lines for the terminal, pictures, sample files."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from ld3.discretizers import make_grid
+from ld3.pictures import draw_grids, draw_rows, is_image
+from ld3.plan import Plan
+from ld3.runs import ACCURATE, HAND_MADE, Learned, run_sample
+from ld3.store import write_tensors
+
+
+def learned_table(result: Learned) -> Iterator[str]:
+    """Every hand-made grid and the plan on held-out noise."""
+    plan, scores = result.plan, result.scores
+    asked = plan.learned["spec"]
+    yield (
+        f"{plan.model.name}, {plan.solver.name}-{plan.solver.order}, {plan.nfe} evaluations: "
+        f"{asked['held_out']} held-out noises, lower is better"
+    )
+    yield f"{'grid':<14}{'distance':>10}{'to teacher':>12}{'to accurate':>13}{'Fréchet':>10}"
+    for name, score in scores.items():
+        frechet = "" if score.frechet is None else f"{score.frechet:.3f}"
+        if name == "accurate":
+            yield f"{name:<14}{'':>10}{'':>12}{'':>13}{frechet:>10}"
+            continue
+        mark = " *" if name == result.best_hand_made else ""
+        yield (
+            f"{name + mark:<14}{score.distance:>10.5f}{score.to_teacher:>12.4f}"
+            f"{score.to_accurate:>13.4f}{frechet:>10}"
+        )
+    best, own = scores[result.best_hand_made].distance, scores["learned"].distance
+    if own < best:
+        yield f"The plan's distance is {own / best:.2f} of that of the best hand-made grid (*)."
+    else:
+        yield f"No gain: the best hand-made grid (*) is as good ({best:.5f}); use it."
+    notes = [f"accurate = {ACCURATE} steps of UniPC-3"]
+    if scores["learned"].frechet is not None:
+        notes.append(f"Fréchet from {asked['judged']} samples only: a rough guide")
+    yield f"({'; '.join(notes)})"
+
+
+def write_pictures(result: Learned, device: str) -> Iterator[Path]:
+    """The same noise: best hand-made grid and plan; and the times on a line."""
+    plan = result.plan
+    seeds = range(4_000_000_000, 4_000_000_012)
+    hand_made = make_grid(result.best_hand_made, plan.noise_schedule, len(plan.times) - 1)
+    rows = []
+    for label, grid, solver, nfe in (
+        (
+            f"accurate, {ACCURATE}",
+            make_grid("logsnr", plan.noise_schedule, ACCURATE),
+            None,
+            ACCURATE,
+        ),
+        (f"{result.best_hand_made}, {plan.nfe}", hand_made, plan.solver, plan.nfe),
+        (f"learned, {plan.nfe}", plan.grid, plan.solver, plan.nfe),
+    ):
+        other = plan.model_copy(
+            update={
+                "times": grid.times.tolist(),
+                "net_times": grid.net_times.tolist(),
+                "nfe": nfe,
+                **({} if solver else {"solver": plan.solver.model_copy(
+                    update={"name": "unipc", "order": 3, "variant": "bh1"})}),
+            }
+        )  # fmt: skip
+        rows.append((label, run_sample(other, seeds, device, force=True)))
+    if is_image(rows[0][1]):
+        draw_rows(result.folder / "samples.png", rows)
+        yield result.folder / "samples.png"
+    draw_plan(plan, result.folder / "times.png")
+    yield result.folder / "times.png"
+
+
+def draw_plan(plan: Plan, path: Path) -> None:
+    """The times of a plan beside the hand-made grids."""
+    schedule, steps = plan.noise_schedule, len(plan.times) - 1
+    grids = {"learned": plan.grid} | {name: make_grid(name, schedule, steps) for name in HAND_MADE}
+    draw_grids(path, schedule, grids)
+
+
+def plan_lines(plan: Plan) -> Iterator[str]:
+    """A plan in words and numbers."""
+    variant = f" {plan.solver.variant}" if plan.solver.variant else ""
+    yield f"model      {plan.model.name} ({'x'.join(map(str, plan.model.shape))}, predicts "\
+        f"{plan.model.prediction}, guidance {plan.model.guidance:g})"  # fmt: skip
+    yield f"solver     {plan.solver.name}-{plan.solver.order}{variant}, {plan.nfe} evaluations"
+    yield f"schedule   {plan.schedule.get('name') or plan.schedule.get('kind')}"
+    yield f"{'step':>4}  {'time':>12}  {'network time':>12}"
+    for i, (t, net) in enumerate(zip(plan.times, plan.net_times, strict=True)):
+        yield f"{i:>4}  {t:>12.6g}  {net:>12.6g}"
+    for name, score in plan.scores.items():
+        if isinstance(score, dict) and score.get("distance"):
+            yield f"{name:<12} held-out distance {score['distance']:.5f}"
+
+
+def write_samples(out: Path, seeds: Sequence[int], samples: Tensor) -> Iterator[Path]:
+    """A PNG each and a contact sheet for images, safetensors for anything else."""
+    write_tensors(out / "samples.safetensors", {"samples": samples})
+    yield out / "samples.safetensors"
+    if not is_image(samples):
+        return
+    rows = 8
+    used = samples[: len(samples) // rows * rows] if len(samples) >= rows else samples
+    columns = max(1, len(used) // rows)
+    parts = [used[i : i + columns] for i in range(0, len(used), columns)]
+    draw_rows(out / "sheet.png", [(str(seeds[i * columns]), part) for i, part in enumerate(parts)])
+    yield out / "sheet.png"

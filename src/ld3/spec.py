@@ -1,0 +1,65 @@
+"""What a run is asked to do: one frozen object, from flags and a TOML file with the same words."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ld3.discretizers.ld3.presets import PRESETS
+from ld3.errors import SpecError, unknown
+from ld3.solvers import make_solver
+from ld3.store import read_bytes
+
+
+class RunSpec(BaseModel):
+    """`ld3 learn`, in words."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "fashion"
+    solver: str = "dpmpp"
+    order: int | None = None
+    variant: str | None = None
+    nfe: Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], Field(min_length=1)] = (5,)
+    preset: str = "fast"
+    learn: Literal["times", "times+net"] = "times+net"
+    start: str = "best"
+    distance: str = "auto"
+    pairs: Annotated[int, Field(ge=2, le=100_000)] | None = None
+    guidance: Annotated[float, Field(ge=0, le=100)] = 1.0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    held_out: Annotated[int, Field(ge=2, le=100_000)] = 64
+    judged: Annotated[int, Field(ge=0, le=100_000)] = 500
+    device: str = "cpu"
+    out: Path = Path("runs")
+
+    @field_validator("preset")
+    @classmethod
+    def _known_preset(cls, value: str) -> str:
+        if value not in PRESETS:
+            raise unknown("preset", value, PRESETS)
+        return value
+
+    @classmethod
+    def read(cls, flags: dict[str, Any], file: Path | None = None) -> "RunSpec":
+        """Flags win over the file; unknown words and bad values are a :class:`SpecError`."""
+        words: dict[str, Any] = {}
+        if file is not None:
+            try:
+                words = tomllib.loads(read_bytes(file).decode())
+            except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                raise SpecError(f"{file}: got something that is not TOML ({error})") from None
+        if isinstance(words.get("nfe"), int):
+            words["nfe"] = [words["nfe"]]
+        words |= {key: value for key, value in flags.items() if value is not None}
+        try:
+            spec = cls.model_validate(words)
+        except ValidationError as error:
+            first = error.errors()[0]
+            word = str(first["loc"][0]) if first["loc"] else "spec"
+            if first["type"] == "extra_forbidden":
+                raise unknown("word in the spec", word, cls.model_fields) from None
+            raise SpecError(f"{word}: got {first['input']!r}: {first['msg']}") from None
+        make_solver(spec.solver, spec.order, spec.variant)  # a wrong name is said here
+        return spec

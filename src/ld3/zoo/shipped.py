@@ -1,0 +1,196 @@
+"""The models inside the package: small, real, trained on Fashion-MNIST, at home on a laptop.
+
+`fashion` denoises (EDM), `fashion-flow` is a rectified flow, `fashion-latent` denoises in the
+latent space of an autoencoder. All take the class 0-9 as a condition, seed s asking for class
+s mod 10, and guidance by dropping it. Two classifiers judge: the feature maps of one give a
+perceptual distance to learn with, the features of the other a Fréchet distance to be judged by, so
+that what is optimised is not what is measured. How they were trained is in `training/`.
+
+Weights are float16 safetensors whose checksums are in `weights/manifest.json`.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors.torch import load as read_safetensors
+from torch import Tensor, nn
+
+from ld3.distances import FeatureDistance
+from ld3.errors import ModelError, unknown
+from ld3.metrics import Moments
+from ld3.models import Cond
+from ld3.predictions import Prediction
+from ld3.schedules import EDM, Discrete, Flow, Schedule
+from ld3.zoo.networks import NO_LABEL, Autoencoder, Judge, Perceptual, UNet, denoise_edm
+
+WEIGHTS = Path(__file__).parent / "weights"
+CLASSES = (
+    "T-shirt", "trouser", "pullover", "dress", "coat",
+    "sandal", "shirt", "sneaker", "bag", "boot",
+)  # fmt: skip
+Net = TypeVar("Net", bound=nn.Module)
+LICENCE = "Apache-2.0 (trained on Fashion-MNIST, MIT)"
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What `ld3 models` tells of a model."""
+
+    summary: str
+    shape: tuple[int, ...]  # of x; for a latent model, of the latent
+    prediction: str
+    files: tuple[str, ...]
+    conditions: str = "class 0-9, or none"
+    licence: str = LICENCE
+
+    @property
+    def parameters(self) -> int:
+        return sum(int(_manifest()[f"{file}.safetensors"]["parameters"]) for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """A short name for these very weights."""
+        sums = "".join(str(_manifest()[f"{file}.safetensors"]["sha256"]) for file in self.files)
+        return hashlib.sha256(sums.encode()).hexdigest()[:16]
+
+
+SHIPPED = {
+    "fashion": Shipped("clothes, pixels, EDM denoiser", (1, 28, 28), "x0", ("fashion",)),
+    "fashion-flow": Shipped(
+        "clothes, pixels, rectified flow", (1, 28, 28), "flow", ("fashion-flow",)
+    ),
+    "fashion-latent": Shipped(
+        "clothes, latent diffusion (LDM schedule)",
+        (4, 7, 7),
+        "v",
+        ("fashion-latent", "autoencoder"),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ClassModel:
+    """A network with ten classes: `raw(x, t, label)` gives its output, t and label (B,)."""
+
+    raw: Callable[[Tensor, Tensor, Tensor], Tensor]
+    schedule: Schedule
+    prediction: Prediction
+    shape: tuple[int, ...]
+    device: torch.device
+    coder: Autoencoder | None = None
+    dtype: torch.dtype = torch.float32
+
+    def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
+        label = (
+            cond if isinstance(cond, Tensor) else self.null(torch.empty(len(x), device=x.device))
+        )
+        return self.raw(x, t.expand(len(x)), label)
+
+    def conditions(self, seeds: Sequence[int]) -> Tensor:
+        return torch.tensor([seed % len(CLASSES) for seed in seeds], device=self.device)
+
+    def null(self, cond: Cond) -> Tensor:
+        assert isinstance(cond, Tensor)
+        return torch.full_like(cond, NO_LABEL, dtype=torch.int64)
+
+    def decode(self, x: Tensor) -> Tensor:
+        return x if self.coder is None else self.coder.decode(x)
+
+
+def load(name: str, device: torch.device | str = "cpu") -> ClassModel:
+    """A shipped model, frozen, in float32."""
+    if name not in SHIPPED:
+        raise unknown("model", name, SHIPPED)
+    net = _network(SHIPPED[name].files[0], UNet, device)
+    place = net.entry.weight.device
+    if name == "fashion":
+        sigma_data = float(_manifest()["fashion.safetensors"]["sigma_data"])
+        return ClassModel(
+            lambda x, t, label: denoise_edm(net, x, t, label, sigma_data),
+            EDM(),
+            "x0",
+            (1, 28, 28),
+            place,
+        )
+    if name == "fashion-flow":
+        return ClassModel(net, Flow(), "flow", (1, 28, 28), place)
+    schedule = Discrete.scaled_linear(0.0015, 0.0195)
+    return ClassModel(
+        lambda x, t, label: net(x, -0.25 * schedule.lam(t.double()), label),  # log(sigma/alpha)/4
+        schedule,
+        "v",
+        (4, 7, 7),
+        place,
+        _network("autoencoder", Autoencoder, device),
+    )
+
+
+def perceptual(device: torch.device | str = "cpu") -> FeatureDistance:
+    """The perceptual distance for 1x28x28 images: feature maps of a small classifier."""
+    return FeatureDistance(_network("perceptual", Perceptual, device).features)
+
+
+def judge(device: torch.device | str = "cpu") -> Judge:
+    """The classifier that samples are judged by."""
+    return _network("judge", Judge, device)
+
+
+def judge_moments(part: str = "test") -> Moments:
+    """The judge's features of the 10,000 test (or 60,000 `train`) pictures."""
+    count = {"test": 10_000, "train": 60_000}
+    if part not in count:
+        raise unknown("part of the data", part, count)
+    stats = _read("judge_stats")
+    return Moments.known(stats[f"{part}_mean"], stats[f"{part}_cov"], count[part])
+
+
+@cache
+def _manifest() -> dict[str, dict[str, Any]]:
+    try:
+        files: dict[str, dict[str, Any]] = json.loads((WEIGHTS / "manifest.json").read_text())[
+            "files"
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"weights: got {type(error).__name__} from manifest.json, wanted the list of shipped "
+            "weights; reinstall ld3"
+        ) from None
+    return files
+
+
+def _read(name: str) -> dict[str, Tensor]:
+    """The tensors of a shipped file, after its checksum was compared."""
+    file = f"{name}.safetensors"
+    try:
+        content = (WEIGHTS / file).read_bytes()
+    except OSError as error:
+        raise ModelError(f"weights: cannot read {file}: {error.strerror}; reinstall ld3") from None
+    entry = _manifest().get(file)
+    if entry is None:
+        raise ModelError(f"weights: {file} is not in manifest.json; reinstall ld3")
+    got = hashlib.sha256(content).hexdigest()
+    if got != entry["sha256"]:
+        raise ModelError(
+            f"weights: got {file} with sha256 {got[:12]} and {len(content)} bytes, wanted "
+            f"{entry['sha256'][:12]} and {entry['bytes']}; the file is damaged: reinstall ld3"
+        )
+    return read_safetensors(content)
+
+
+def _network(name: str, kind: type[Net], device: torch.device | str) -> Net:
+    """A network with its shipped weights: float32, frozen, ready to run."""
+    weights = {
+        key: value.float() if value.is_floating_point() else value
+        for key, value in _read(name).items()
+    }
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # building draws random weights
+        net = kind(**_manifest()[f"{name}.safetensors"]["arguments"])
+    net.load_state_dict(weights)
+    net.eval().requires_grad_(False)
+    return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]

@@ -1,0 +1,177 @@
+"""`ld3 learn`, `sample`, `show` as a user runs them, on a model of one's own and a shipped one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+MODEL = """
+import time, torch
+from ld3 import FunctionModel
+from ld3.zoo.toy import mixture
+
+toy = mixture([[-0.6, 0.2], [0.5, -0.4]], 0.2)
+
+
+def make():
+    return FunctionModel(toy.forward, toy.schedule, "x0", (2,))
+
+
+def slow():
+    def forward(x, t, cond):
+        time.sleep(0.002)
+        return toy.forward(x, t, cond)
+
+    return FunctionModel(forward, toy.schedule, "x0", (2,))
+
+
+def broken():
+    return FunctionModel(lambda x, t, cond: x * float("nan"), toy.schedule, "x0", (2,))
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(MODEL)
+    return tmp_path
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "ld3.cli", *words]
+
+
+def ld3(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*words), cwd=place, capture_output=True, text=True, check=False)
+
+
+SMALL = ("--pairs", "16", "--held-out", "16", "--nfe", "4")
+
+
+def test_learn_show_and_sample_a_model_of_ones_own(place: Path) -> None:
+    run = ld3(place, "learn", "--model", "mine:make", *SMALL, "--nfe", "3", "--solver", "unipc")
+    assert run.returncode == 0, run.stderr
+    assert "learned" in run.stdout
+    assert "of that of the best hand-made grid" in run.stdout
+    plans = sorted(place.glob("runs/*/plan.json"))
+    assert len(plans) == 2
+    assert all((plan.parent / "times.png").stat().st_size > 1000 for plan in plans)
+    content = json.loads(plans[-1].read_text())
+    assert content["nfe"] == 4
+    assert content["scores"]["learned"]["distance"] < content["scores"]["logsnr"]["distance"]
+    lines = (plans[-1].parent / "progress.jsonl").read_text().splitlines()
+    assert [json.loads(line)["iteration"] for line in lines] == list(range(1, len(lines) + 1))
+
+    again = ld3(place, "learn", "--model", "mine:make", *SMALL, "--nfe", "3", "--solver", "unipc")
+    assert again.stdout == run.stdout  # finished runs are told, not run again
+
+    shown = ld3(place, "show", str(plans[-1]), "--picture", "t.png")
+    assert "unipc-3 bh1, 4 evaluations" in shown.stdout
+    assert (place / "t.png").exists()
+    drawn = ld3(place, "sample", "--plan", str(plans[-1]), "--seeds", "0-4,9")
+    assert drawn.returncode == 0, drawn.stderr
+    samples = load_file(place / "samples" / "samples.safetensors")["samples"]
+    assert samples.shape == (6, 2)
+    ld3(place, "sample", "--plan", str(plans[-1]), "--seeds", "9", "--out", "one")
+    assert torch.allclose(
+        load_file(place / "one" / "samples.safetensors")["samples"][0], samples[5]
+    )
+
+    words = ("--model", "mine:make", "--start", str(plans[-1]), "--learn", "times", "--fresh")
+    other = ld3(place, "learn", *words, *SMALL, "--solver", "unipc")
+    assert other.returncode == 0, other.stderr
+
+
+def test_learn_a_shipped_model(place: Path) -> None:
+    run = ld3(place, "learn", "--pairs", "8", "--held-out", "8", "--judged", "20", "--nfe", "3")
+    assert run.returncode == 0, run.stderr
+    assert "Fréchet from 20 samples only" in run.stdout
+    (plan,) = place.glob("runs/*/plan.json")
+    assert (plan.parent / "samples.png").stat().st_size > 1000
+    moved = json.loads(plan.read_text())
+    moved["model"]["digest"] = "0" * 16
+    (place / "other.json").write_text(json.dumps(moved))
+    refused = ld3(place, "sample", "--plan", "other.json", "--seeds", "0-3")
+    assert refused.returncode == 2
+    assert "for which the plan was learned" in refused.stderr
+    forced = ld3(place, "sample", "--plan", "other.json", "--seeds", "0-7", "--force")
+    assert forced.returncode == 0, forced.stderr
+    assert (place / "samples" / "sheet.png").exists()
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(place: Path) -> None:
+    words = ("learn", "--model", "mine:slow", *SMALL)
+    whole = ld3(place, *words, "--out", "whole")
+    assert whole.returncode == 0, whole.stderr
+    for wait in (0.2, 0.5, 0.9):
+        process = subprocess.Popen(
+            command(*words, "--out", "parts"), cwd=place, stderr=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 60
+        while not list(place.glob("parts/*/state.safetensors")) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert ld3(place, *words, "--out", "parts").returncode == 0
+    for name in ("plan.json", "state.safetensors", "progress.jsonl"):
+        (first,), (second,) = place.glob(f"whole/*/{name}"), place.glob(f"parts/*/{name}")
+        assert first.read_bytes() == second.read_bytes(), name
+
+
+def test_words_from_a_file(place: Path) -> None:
+    (place / "run.toml").write_text('model = "mine:make"\nnfe = 3\npairs = 8\nheld_out = 8\n')
+    run = ld3(place, "learn", "--spec", "run.toml", "--nfe", "2")
+    assert run.returncode == 0, run.stderr
+    assert "2 evaluations" in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["learn", "--model", "fashon"], "did you mean 'fashion'"),
+        (["learn", "--model", "mine:nothing"], "nothing"),
+        (["learn", "--model", "nowhere:make"], "nowhere"),
+        (["learn", "--model", "mine:broken"], "finite"),
+        (["learn", "--solver", "unipx"], "did you mean 'unipc'"),
+        (["learn", "--solver", "heun", "--nfe", "5"], "multiple of 2"),
+        (["learn", "--order", "9"], "wanted one of"),
+        (["learn", "--nfe", "0"], "greater than or equal to 1"),
+        (["learn", "--nfe", "x"], "'x' is not a valid integer"),
+        (["learn", "--preset", "fats"], "did you mean 'fast'"),
+        (["learn", "--distance", "l3", "--model", "mine:make"], "known: "),
+        (["learn", "--learn", "all"], "times+net"),
+        (["learn", "--spec", "bad.toml"], "not TOML"),
+        (["learn", "--spec", "words.toml"], "did you mean 'solver'"),
+        (["learn", "--spec", "none.toml"], "No such file"),
+        (["learn", "--model", "mine:make", "--out", "mine.py"], "cannot write"),
+        (["show", "none.json"], "No such file"),
+        (["show", "mine.py"], "not JSON"),
+        (["sample", "--plan", "none.json"], "No such file"),
+        (["sample", "--plan", "none.json", "--seeds", "3-1"], "rising ranges"),
+        (["sample", "--plan", "none.json", "--seeds", "a"], "such as 0-63"),
+        (["sample"], "--plan"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(place: Path, words: list[str], hint: str) -> None:
+    (place / "bad.toml").write_text("model = ")
+    (place / "words.toml").write_text('solvr = "unipc"')
+    run = ld3(place, *words)
+    assert run.returncode == 2, run.stdout + run.stderr
+    assert len(run.stderr.strip().splitlines()) == 1, run.stderr
+    assert hint in run.stderr
+
+
+def test_an_unwritable_folder_loses_nothing(place: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    (place / "locked").mkdir(mode=0o500)
+    run = ld3(place, "learn", "--model", "mine:make", *SMALL, "--out", "locked")
+    assert run.returncode == 2
+    assert "Permission denied" in run.stderr
