@@ -169,6 +169,10 @@ class Discrete(_VP):
     def __post_init__(self) -> None:
         values = self.log_alphas
         falling = all(a > b for a, b in pairwise(values))
+        if self.steps < len(values):
+            raise SpecError(
+                f"Discrete: got {self.steps} steps for {len(values)} values, wanted more"
+            )
         if len(values) < 2 or not falling or values[0] >= 0 or not math.isfinite(values[-1]):
             raise SpecError(
                 f"Discrete: got {len(values)} values of log alpha, wanted two or more, all "
@@ -339,5 +343,5 @@ def schedule_from_json(content: Mapping[str, Any]) -> Schedule:
             if key != "kind"
         }
         return kind(**constants)  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, ArithmeticError) as error:
         raise SpecError(f"schedule {kind.__name__}: {error}") from None
