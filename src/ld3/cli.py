@@ -147,7 +147,7 @@ def models(json_: bool) -> None:
 @click.option("--order", type=int, help="Its order.")
 @click.option("--variant", help="Its variant.")
 @click.option("--nfe", type=int, multiple=True, help="Network evaluations; may be repeated.  [5]")
-@click.option("--preset", help="fast, best, paper-pixel or paper-latent.  [fast]")
+@click.option("--preset", help="fast, best or paper-pixel, -latent, -text-to-image.  [fast]")
 @click.option("--learn", help="times or times+net.  [times+net]")
 @click.option("--start", help="best, a method of `ld3 methods`, or a plan.json.  [best]")
 @click.option("--distance", help="auto, l1, l2, pseudo-huber, lpips-vgg, lpips-alex.  [auto]")
@@ -156,11 +156,21 @@ def models(json_: bool) -> None:
 @click.option("--seed", type=int, help="Of the learning noise and the order of batches.  [0]")
 @click.option("--held-out", type=int, help="Noises to score on.  [64]")
 @click.option("--judged", type=int, help="Samples for the Fréchet distance; 0: none.  [500]")
+@click.option("--slope", help="In time: exact, secant, or auto to test the network.  [auto]")
+@click.option("--teacher-solver", help="Solver of the teacher, instead of the preset's.")
+@click.option("--teacher-order", type=int, help="Its order.")
+@click.option("--teacher-variant", help="Its variant.")
+@click.option("--teacher-grid", help="Its grid, a method of `ld3 methods`.")
+@click.option("--teacher-steps", type=int, help="Its number of steps.")
 @click.option("--device", help="Where the network runs.  [cpu]")
+@click.option("--dtype", help="Of the network: float32, float64, bfloat16 or float16.")
+@click.option("--tensorboard", is_flag=True, default=None, help="Write losses for TensorBoard.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for runs.  [runs]")
 @click.option("--spec", "file", type=click.Path(path_type=Path), help="TOML with the same words.")
-@click.option("--fresh", is_flag=True, help="Begin anew where a run was left or finished.")
-def learn(file: Path | None, fresh: bool, **words: object) -> None:
+@click.option(
+    "--resume/--fresh", default=True, show_default=True, help="Go on with a run, or begin anew."
+)
+def learn(file: Path | None, resume: bool, **words: object) -> None:
     """Learn at which times to sample: a plan for a model, a solver and few evaluations."""
     from ld3.runs import run_learn
     from ld3.show import learned_table, write_pictures
@@ -169,7 +179,7 @@ def learn(file: Path | None, fresh: bool, **words: object) -> None:
     words["nfe"] = words["nfe"] or None
     spec = RunSpec.read(words, file)
     with Bar() as bar:
-        for result in run_learn(spec, bar, fresh):
+        for result in run_learn(spec, bar, fresh=not resume):
             bar.clear()
             for line in learned_table(result):
                 click.echo(line)
@@ -200,7 +210,7 @@ def sample(path: Path, seeds: str, out: Path, device: str, force: bool) -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the times to this file.")
 def show(path: Path, picture: Path | None) -> None:
-    """Print a plan, and draw its times beside the hand-made grids."""
+    """Print a plan, and draw its times beside the known grids."""
     from ld3.plan import Plan
     from ld3.show import draw_plan, plan_lines
 
@@ -276,8 +286,8 @@ def main(args: Sequence[str] | None = None) -> None:
         _fail(error.format_message().replace("\n", " "))
     except Ld3Error as error:
         _fail(str(error))
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("ld3: interrupted", err=True)
+    except (click.Abort, KeyboardInterrupt) as stop:
+        click.echo(f"ld3: interrupted{f'; {stop}' if str(stop) else ''}", err=True)
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
 

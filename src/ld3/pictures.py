@@ -1,6 +1,7 @@
 """Pictures: contact sheets of samples, and times drawn on a line. Needs the extra `report`."""
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
 from ld3.schedules import Schedule
+from ld3.store import write_bytes
 
 
 def _plots() -> Any:
@@ -20,9 +22,25 @@ def _plots() -> Any:
     return plt
 
 
+def _save(plt: Any, figure: Any, path: Path) -> None:
+    buffer = BytesIO()
+    figure.savefig(buffer, dpi=130, format="png")
+    plt.close(figure)
+    write_bytes(path, buffer.getvalue())
+
+
 def is_image(sample: Tensor) -> bool:
     """(B, 1 or 3, H, W)."""
     return sample.ndim == 4 and sample.shape[1] in (1, 3)
+
+
+def write_image(path: Path, image: Tensor) -> None:
+    """One image (1 or 3, H, W) in [-1, 1], pixel by pixel."""
+    buffer = BytesIO()
+    pixels = (127.5 * (image.clamp(-1, 1) + 1)).round().byte().cpu()
+    pixels = pixels.expand(3, -1, -1).permute(1, 2, 0)  # (H, W, 3)
+    _plots().imsave(buffer, pixels.numpy(), format="png")
+    write_bytes(path, buffer.getvalue())
 
 
 def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
@@ -36,9 +54,7 @@ def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
         axis.imshow(strip.cpu().numpy(), cmap="gray", vmin=0, vmax=1)
         axis.set_xticks([])
         axis.set_yticks([height / 2], [label])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _save(plt, figure, path)
 
 
 def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) -> None:
@@ -53,6 +69,4 @@ def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) ->
     axis.set_yticks([-row for row in range(len(grids))], list(grids))
     axis.set_xlabel("lam = log(alpha/sigma): noise on the left, data on the right")
     axis.grid(alpha=0.3, axis="x")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    _save(plt, figure, path)

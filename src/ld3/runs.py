@@ -4,10 +4,12 @@ Seeds never overlap: learning pairs, validation pairs and held-out noise come fr
 own, and scores are always on held-out noise as the solver would get it.
 """
 
+import inspect
 import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -18,37 +20,25 @@ from torch import Tensor
 
 from ld3 import __version__, zoo
 from ld3.discretizers import METHODS, make_grid
-from ld3.discretizers.ld3.learn import (
-    Problem,
-    Progress,
-    State,
-    Student,
-    begin,
-    finished,
-    learn,
-)
+from ld3.discretizers.ld3.learn import Progress, State, begin, finished, learn
 from ld3.discretizers.ld3.presets import Preset, make_preset
+from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem, Student, roughness
 from ld3.distances import DISTANCES, Distance
-from ld3.errors import ModelError, PlanError, SpecError, unknown
-from ld3.grids import TimeGrid, knots
+from ld3.errors import Ld3Error, ModelError, PlanError, SpecError, StoreError, unknown
+from ld3.grids import TimeGrid
 from ld3.lpips import load_lpips
-from ld3.metrics import Moments, frechet_distance
 from ld3.models import Model, bind_network, check_model, prior
 from ld3.plan import ModelPart, Plan, SolverPart
 from ld3.schedules import schedule_to_json
+from ld3.scores import BATCH, Scores, Tell, accurate, frechet, sampler, score
 from ld3.solvers import Solver, make_solver
-from ld3.spec import RunSpec
-from ld3.store import digest, read_tensors, sweep, write_bytes, write_tensors
-from ld3.table import compile_table
+from ld3.spec import DTYPES, RunSpec
+from ld3.store import digest, read_json, read_tensors, sweep, write_bytes, write_json, write_tensors
 from ld3.teacher import Pairs, teach
 
-VALID, HELD, JUDGED = 1_000_000_000, 2_000_000_000, 3_000_000_000  # where seeds begin
-HAND_MADE = tuple(name for name in METHODS if not name.startswith("paper-"))
-ACCURATE = 60  # steps of UniPC-3 on the logSNR grid
-BATCH = 100
-
-Tell = Callable[[str, int, int], None]
-"""Told what is being done, how far it is, and out of how much."""
+VALID, HELD = 1_000_000_000, 2_000_000_000  # where seeds begin
+GRIDS = tuple(name for name in METHODS if not name.startswith("paper-"))
+SCREEN = 16  # validation pairs on which starts are compared
 
 
 @dataclass(frozen=True)
@@ -61,22 +51,35 @@ class Loaded:
     conditions: str
 
 
-def load_model(name: str, device: str) -> Loaded:
-    """A shipped model by name, or `package.module:function` that returns a model."""
+def load_model(name: str, device: str = "cpu", dtype: str | None = None) -> Loaded:
+    """A shipped model by name, or `package.module:function` that returns a model.
+
+    The function is given `device` and `dtype` if it takes arguments of these names.
+    """
+    wanted = None if dtype is None else getattr(torch, dtype)
     if name in zoo.SHIPPED:
         card = zoo.SHIPPED[name]
-        return Loaded(zoo.load(name, device), name, card.digest, card.conditions)
+        model: Model = zoo.load(name, device, wanted or torch.float32)
+        return Loaded(model, name, card.digest, card.conditions)
     module, _, function = name.partition(":")
     if not function:
         raise unknown("model", name, [*zoo.SHIPPED, "package.module:function"])
     sys.path.insert(0, "")
     try:
-        model = getattr(import_module(module), function)()
+        make: Callable[..., Model] = getattr(import_module(module), function)
+        takes = inspect.signature(make).parameters
+        given = {"device": device, **({"dtype": wanted} if wanted else {})}
+        model = make(**{key: value for key, value in given.items() if key in takes})
     except (ImportError, AttributeError) as error:
         raise ModelError(f"model {name}: {error}") from None
     finally:
         sys.path.remove("")
     check_model(model, device=device)
+    if wanted is not None and model.dtype != wanted:
+        raise SpecError(
+            f"dtype: got {dtype}, but the model runs in {model.dtype}; let {function} take an "
+            "argument dtype"
+        )
     return Loaded(model, name, getattr(model, "digest", "unknown"), "")
 
 
@@ -95,96 +98,101 @@ def make_distance(name: str, loaded: Loaded) -> Distance:
 
 
 @dataclass(frozen=True)
-class Scores:
-    """One grid on held-out noise."""
-
-    distance: float  # to the teacher, in the distance that was learned with
-    to_teacher: float  # root mean square
-    to_accurate: float
-    frechet: float | None = None
-
-
-@dataclass(frozen=True)
 class Learned:
     """A finished run for one number of evaluations."""
 
     plan: Plan
     folder: Path
     scores: dict[str, Scores]
-    best_hand_made: str
+
+    @property
+    def best_grid(self) -> str:
+        """The best of the grids that were not learned."""
+        known = [name for name in self.scores if name in METHODS]
+        return min(known, key=lambda name: self.scores[name].distance)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with word of what was saved."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: one model, one solver, one number of evaluations."""
+
+    spec: RunSpec
+    loaded: Loaded
+    distance: Distance
+    solver: Solver
+    nfe: int
+    preset: Preset
+
+    @property
+    def steps(self) -> int:
+        each = self.solver.nfe(1)
+        if self.nfe < each or self.nfe % each:
+            raise SpecError(
+                f"nfe: got {self.nfe}, wanted a multiple of {each}: {self.solver.name} takes "
+                f"{each} evaluations a step"
+            )
+        return self.nfe // each
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that determines the result."""
+        asked = self.spec.model_dump(mode="json", exclude={"out", "nfe", "tensorboard"})
+        weights = {"weights": self.loaded.digest, "version": __version__}
+        return asked | {"nfe": self.nfe} | weights
+
+    @property
+    def folder(self) -> Path:
+        slug = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.spec.model)
+        name = f"{slug}-{self.solver.name}{self.solver.order}-nfe{self.nfe}"
+        return self.spec.out / f"{name}-{digest(self.identity)}"
 
 
 def run_learn(spec: RunSpec, tell: Tell, fresh: bool = False) -> Iterator[Learned]:
     """Learn a plan for each number of evaluations asked for; unfinished runs are resumed."""
-    loaded = load_model(spec.model, spec.device)
+    loaded = load_model(spec.model, spec.device, spec.dtype)
     distance = make_distance(spec.distance, loaded)
     solver = make_solver(spec.solver, spec.order, spec.variant)
     for nfe in spec.nfe:
-        yield _learn_one(spec, loaded, distance, solver, nfe, tell, fresh)
+        preset = make_preset(spec.preset, nfe, spec.pairs)
+        recipe = replace(preset.recipe, learn_net=spec.learn == "times+net")
+        teacher = replace(preset.teacher, **spec.teacher)
+        preset = replace(preset, recipe=recipe, teacher=teacher)
+        yield _run(Job(spec, loaded, distance, solver, nfe, preset), tell, fresh)
 
 
-def _learn_one(
-    spec: RunSpec,
-    loaded: Loaded,
-    distance: Distance,
-    solver: Solver,
-    nfe: int,
-    tell: Tell,
-    fresh: bool,
-) -> Learned:
-    model = loaded.model
-    steps = _steps(solver, nfe)
-    preset = make_preset(spec.preset, nfe, spec.pairs)
-    recipe = replace(preset.recipe, learn_net=spec.learn == "times+net")
-    preset = replace(preset, recipe=recipe)
-    identity = spec.model_dump(mode="json", exclude={"out", "nfe"}) | {
-        "nfe": nfe, "weights": loaded.digest, "version": __version__,
-    }  # fmt: skip
-    folder = (
-        spec.out / f"{_slug(spec.model)}-{solver.name}{solver.order}-nfe{nfe}-{digest(identity)}"
-    )
+def _run(job: Job, tell: Tell, fresh: bool) -> Learned:
+    steps, spec, preset, folder = job.steps, job.spec, job.preset, job.folder
     sweep(folder)
     if (folder / "plan.json").exists() and not fresh:
         return _finished(folder)
-    train, valid, held = (
-        _pairs(spec, loaded, preset, seeds, what, tell)
+    train, valid = (
+        _pairs(job, seeds, what, tell)
         for what, seeds in (
             ("learning pairs", range(10_000 * spec.seed, 10_000 * spec.seed + preset.train)),
             ("validation pairs", range(VALID, VALID + preset.valid)),
-            ("held-out pairs", range(HELD, HELD + spec.held_out)),
         )
     )
-    problem = Problem(model, solver, steps, distance, train, valid, spec.guidance)
-    final = _descend(spec, preset, problem, folder, tell, fresh)
-    scores = _score(spec, loaded, problem, final.grid, held, tell)
-    best = min((name for name in scores if name in HAND_MADE), key=lambda n: scores[n].distance)
-    plan = Plan(
-        nfe=nfe,
-        solver=SolverPart(name=solver.name, order=solver.order, variant=solver.variant),
-        times=final.grid.times.tolist(),
-        net_times=final.grid.net_times.tolist(),
-        schedule=schedule_to_json(model.schedule),
-        model=ModelPart(
-            name=loaded.name,
-            digest=loaded.digest,
-            shape=list(model.shape),
-            prediction=model.prediction,
-            conditions=loaded.conditions,
-            guidance=spec.guidance,
-        ),
-        learned={
-            "spec": identity,
-            "preset": _plain(preset),
-            "evaluations": final.state.evaluations,
-            "teacher_evaluations": preset.teacher.steps * (preset.train + preset.valid),
-            "skipped": final.state.skipped,
-            "validation": final.best,
-            "versions": {"ld3": __version__, "torch": torch.__version__},
-        },
-        scores={name: asdict(score) for name, score in scores.items()},
-    )
-    plan.save(folder / "plan.json")
-    return Learned(plan, folder, scores, best)
+    model = job.loaded.model
+    problem = Problem(model, job.solver, steps, job.distance, train, valid, spec.guidance)
+    starts = _starts(job, problem, tell, fresh)
+    if spec.slope == "secant" or (spec.slope == "auto" and starts.roughness > ROUGH):
+        problem = replace(problem, secant=SECANT)
+    final = _descend(job, problem, starts, tell, fresh)
+    held = _pairs(job, range(HELD, HELD + spec.held_out), "held-out pairs", tell)
+    grids = {name: make_grid(name, model.schedule, steps) for name in GRIDS}
+    grids["learned"] = final.grid
+    scores = score(model, job.solver, grids, job.distance, held, spec.guidance, tell)
+    result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
+    if job.loaded.name in zoo.SHIPPED and spec.judged >= 2:
+        scores = _judged(job, result, grids, tell)
+        result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
+    result.plan.save(folder / "plan.json")
+    (folder / SO_FAR).unlink(missing_ok=True)
+    return result
 
 
 def _finished(folder: Path) -> Learned:
@@ -192,19 +200,17 @@ def _finished(folder: Path) -> Learned:
     plan = Plan.load(folder / "plan.json")
     try:
         scores = {name: Scores(**values) for name, values in plan.scores.items()}
-        best = min((name for name in scores if name in HAND_MADE), key=lambda n: scores[n].distance)
-    except (TypeError, ValueError) as error:
+        result = Learned(plan, folder, scores)
+        scores[result.best_grid], scores["learned"]
+    except (TypeError, ValueError, KeyError) as error:
         raise PlanError(
             f"{folder / 'plan.json'}: scores: {error}; learn it again with --fresh"
         ) from None
-    return Learned(plan, folder, scores, best)
+    return result
 
 
-def _pairs(
-    spec: RunSpec, loaded: Loaded, preset: Preset, seeds: range, what: str, tell: Tell
-) -> Pairs:
-    teacher = preset.teacher
-    ready = 0
+def _pairs(job: Job, seeds: range, what: str, tell: Tell) -> Pairs:
+    teacher, loaded, ready = job.preset.teacher, job.loaded, 0
 
     def progress(done: int) -> None:
         nonlocal ready
@@ -214,148 +220,216 @@ def _pairs(
     return teach(
         loaded.model,
         loaded.digest,
-        make_solver(teacher.solver, teacher.order, teacher.variant or None),
+        make_solver(teacher.solver, teacher.order or None, teacher.variant or None),
         make_grid(teacher.grid, loaded.model.schedule, teacher.steps),
         seeds,
-        guidance=spec.guidance,
-        folder=spec.out / "pairs",
-        device=spec.device,
+        guidance=job.spec.guidance,
+        folder=job.spec.out / "pairs",
+        device=job.spec.device,
         progress=progress,
     )
 
 
-def _descend(
-    spec: RunSpec, preset: Preset, problem: Problem, folder: Path, tell: Tell, fresh: bool
-) -> Progress:
-    """Learn to the end, from where the run stands; the state is written after each iteration."""
-    recipe = preset.recipe
-    file = folder / "state.safetensors"
-    log = folder / "progress.jsonl"
-    state: State | None = None
-    lines: list[str] = []
+# Starts
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Which grids to begin with, and what it took to find them."""
+
+    chosen: tuple[str, ...]  # names of grids, or the path of a plan
+    losses: dict[str, float]  # on the first validation pairs
+    roughness: float
+    evaluations: int
+
+
+def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
+    """The best known grids on some validation pairs, or what the spec names; kept in a file."""
+    file = job.folder / "starts.json"
     if file.exists() and not fresh:
-        state = State.from_tensors(read_tensors(file))
-        lines = log.read_text().splitlines()[: state.iteration] if log.exists() else []
-    if state is None:
-        start, tried = _start(spec, problem, tell)
-        state = begin(problem, recipe, start)
-        state = replace(state, evaluations=state.evaluations + tried)
-        write_tensors(file, state.to_tensors())
-    last: Progress | None = None
-    for progress in learn(problem, recipe, state, spec.seed):
-        lines.append(
-            json.dumps(
-                {
-                    "iteration": progress.iteration,
-                    "loss": progress.loss if math.isfinite(progress.loss) else None,
-                    "valid": progress.valid,
-                    "best": progress.best,
-                    "evaluations": progress.state.evaluations,
-                }
-            )
-        )
-        write_bytes(log, ("\n".join(lines) + "\n").encode())
-        write_tensors(file, progress.state.to_tensors())
-        valid = "" if progress.valid is None else f", valid {progress.valid:.5f}"
-        tell(f"loss {progress.loss:.5f}{valid}, best {progress.best:.5f}",
-             progress.iteration, progress.total)  # fmt: skip
-        last = progress
-    if last is not None:
-        return last
-    return finished(problem, recipe, state)
+        content = read_json(file)
+        try:
+            return Starts(**{**content, "chosen": tuple(content["chosen"])})
+        except (KeyError, TypeError):
+            raise StoreError(f"{file}: wanted the starts of a run; begin with --fresh") from None
+    student, losses = Student(problem), {}
+    chosen: tuple[str, ...] = (job.spec.start,)
+    if job.spec.start == "best":
+        for done, name in enumerate(GRIDS):
+            grid = make_grid(name, problem.model.schedule, problem.steps)
+            losses[name] = student.mean_loss(grid, limit=SCREEN)
+            tell("trying starts", done + 1, len(GRIDS))
+        finite = [name for name in losses if math.isfinite(losses[name])] or list(losses)
+        ranked = sorted(finite, key=lambda name: losses[name])
+        chosen = tuple(ranked[: job.preset.starts])
+        losses = {name: losses[name] for name in finite}
+    rough = roughness(problem, _start_grid(chosen[0], problem))
+    cost = student.evaluations + 4 * (problem.nfe + 4 * (problem.nfe - 1))
+    starts = Starts(chosen, losses, rough if math.isfinite(rough) else 0.0, cost)
+    write_json(file, asdict(starts))
+    return starts
 
 
-def _start(spec: RunSpec, problem: Problem, tell: Tell) -> tuple[TimeGrid, int]:
-    """The grid to begin with, and the evaluations it took to find it.
-
-    The best hand-made one on the validation pairs, or a named one, or that of a plan.
-    """
+def _start_grid(name: str, problem: Problem) -> TimeGrid:
     schedule, steps = problem.model.schedule, problem.steps
-    if spec.start.endswith(".json"):
-        return Plan.load(spec.start).grid.checked(schedule, steps), 0
-    if spec.start != "best":
-        return make_grid(spec.start, schedule, steps), 0
-    student = Student(problem)
-    losses = {}
-    for done, name in enumerate(HAND_MADE):
-        grid = make_grid(name, schedule, steps)
-        losses[name] = student.mean_loss(grid, problem.valid.noise, fixed=True)
-        tell("trying starts", done + 1, len(HAND_MADE))
-    best = min(losses, key=lambda name: losses[name])
-    return make_grid(best, schedule, steps), student.evaluations
+    if name.endswith(".json"):
+        return Plan.load(name).grid.checked(schedule, steps)
+    return make_grid(name, schedule, steps)
 
 
-def _score(
-    spec: RunSpec, loaded: Loaded, problem: Problem, grid: TimeGrid, held: Pairs, tell: Tell
-) -> dict[str, Scores]:
-    """Every hand-made grid and the learned one on held-out noise."""
-    model, solver = problem.model, problem.solver
-    x = model.schedule.prior_std * held.noise
-    cond = held.cond
-    accurate = _sampler(model, make_solver("unipc"), "logsnr", ACCURATE, spec.guidance)(x, cond)
-    grids = {name: make_grid(name, model.schedule, problem.steps) for name in HAND_MADE}
-    grids["learned"] = grid
-    scores = {}
-    for done, (name, candidate) in enumerate(grids.items()):
-        sample = _sampler(model, solver, candidate, problem.steps, spec.guidance)(x, cond)
-        with torch.no_grad():
-            scores[name] = Scores(
-                float(problem.distance(sample, held.target).mean()),
-                _rms(sample, held.target),
-                _rms(sample, accurate),
-            )
-        tell("scoring on held-out noise", done + 1, len(grids))
-    if loaded.name not in zoo.SHIPPED or spec.judged < 2:
-        return scores
-    best = min(HAND_MADE, key=lambda name: scores[name].distance)
-    judged = {
-        "accurate": _sampler(model, make_solver("unipc"), "logsnr", 20, spec.guidance),
-        best: _sampler(model, solver, grids[best], problem.steps, spec.guidance),
-        "learned": _sampler(model, solver, grid, problem.steps, spec.guidance),
+# Descent
+
+SO_FAR = "plan-so-far.json"
+
+
+def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool) -> Progress:
+    """Learn to the end from each start and take what validates best.
+
+    The state is written after each iteration; a run that was stopped goes on from it. Ctrl-C and
+    errors leave the best plan so far on disk.
+    """
+    recipe, folder = job.preset.recipe, job.folder
+    log = folder / "progress.jsonl"
+    lines: list[str] = []
+    if log.exists() and not fresh:
+        lines = log.read_text().splitlines()
+    kept = 0
+    ends: list[Progress] = []
+    with ExitStack() as stack:
+        track = stack.enter_context(_tracker(folder, job.spec.tensorboard))
+        for number, name in enumerate(starts.chosen):
+            file = folder / f"state-{number}.safetensors"
+            if file.exists() and not fresh:
+                state = State.from_tensors(read_tensors(file))
+            else:
+                state = begin(problem, recipe, _start_grid(name, problem))
+                write_tensors(file, state.to_tensors())
+            last = finished(problem, recipe, state)
+            lines = lines[: kept + state.iteration]
+            try:
+                for last in learn(problem, recipe, state, job.spec.seed):
+                    lines.append(json.dumps(_line(name, last)))
+                    write_bytes(log, ("\n".join(lines) + "\n").encode())
+                    write_tensors(file, last.state.to_tensors())
+                    track(len(lines), last)
+                    valid = "" if last.valid is None else f", valid {last.valid:.5f}"
+                    share = f" ({number + 1} of {len(starts.chosen)})" * (len(starts.chosen) > 1)
+                    what = f"loss {last.loss:.5f}{valid}, best {last.best:.5f}{share}"
+                    tell(what, last.iteration, last.total)
+            except (KeyboardInterrupt, Ld3Error) as stop:
+                best = min([*ends, last], key=lambda end: end.best)
+                _plan(job, problem, starts, best, {}).save(folder / SO_FAR)
+                said = f"the best plan so far is {folder / SO_FAR}"
+                if isinstance(stop, Ld3Error):
+                    raise type(stop)(f"{stop}; {said}") from None
+                raise Interrupted(f"{said}; the same command goes on from there") from None
+            kept += last.iteration
+            ends.append(last)
+    best = min(ends, key=lambda end: end.best)
+    evaluations = sum(end.state.evaluations for end in ends)
+    return replace(best, state=replace(best.state, evaluations=evaluations))
+
+
+def _line(start: str, progress: Progress) -> dict[str, Any]:
+    return {
+        "start": start,
+        "iteration": progress.iteration,
+        "loss": progress.loss if math.isfinite(progress.loss) else None,
+        "valid": progress.valid,
+        "best": progress.best,
+        "evaluations": progress.state.evaluations,
     }
-    for done, (name, sampler) in enumerate(judged.items()):
-        value = _frechet(model, sampler, spec.judged, spec.device)
-        old = scores.get(name, Scores(0.0, 0.0, 0.0))
-        scores[name] = Scores(old.distance, old.to_teacher, old.to_accurate, value)
-        tell("Fréchet distance", done + 1, len(judged))
+
+
+@contextmanager
+def _tracker(folder: Path, wanted: bool) -> Iterator[Callable[[int, Progress], None]]:
+    """Writes losses for TensorBoard, if wanted."""
+    if not wanted:
+        yield lambda number, progress: None
+        return
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise SpecError("tensorboard: wanted the package; pip install 'ld3[tracking]'") from None
+    writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def track(number: int, progress: Progress) -> None:
+        values = {"loss": progress.loss, "valid": progress.valid, "best": progress.best}
+        for name, value in values.items():
+            if value is not None:
+                writer.add_scalar(name, value, number)
+
+    try:
+        yield track
+    finally:
+        writer.close()
+
+
+# The plan
+
+
+def _plan(
+    job: Job, problem: Problem, starts: Starts, final: Progress, scores: dict[str, Scores]
+) -> Plan:
+    model, solver, preset = job.loaded.model, job.solver, job.preset
+    return Plan(
+        nfe=job.nfe,
+        solver=SolverPart(name=solver.name, order=solver.order, variant=solver.variant),
+        times=final.grid.times.tolist(),
+        net_times=final.grid.net_times.tolist(),
+        schedule=schedule_to_json(model.schedule),
+        model=ModelPart(
+            name=job.loaded.name,
+            digest=job.loaded.digest,
+            shape=list(model.shape),
+            prediction=model.prediction,
+            conditions=job.loaded.conditions,
+            guidance=job.spec.guidance,
+        ),
+        learned={
+            "spec": job.identity,
+            "preset": _plain(preset),
+            "starts": asdict(starts),
+            "secant": problem.secant,
+            "evaluations": final.state.evaluations + starts.evaluations,
+            "teacher_evaluations": preset.teacher.steps * (preset.train + preset.valid),
+            "skipped": final.state.skipped,
+            "validation": final.best,
+            "versions": {"ld3": __version__, "torch": torch.__version__},
+        },
+        scores={name: asdict(score) for name, score in scores.items()},
+    )
+
+
+def _plain(preset: Preset) -> dict[str, Any]:
+    """A preset as JSON holds it."""
+    plain = asdict(preset)
+    recipe = plain["recipe"]
+    plain["recipe"] = {k: None if v == math.inf else v for k, v in recipe.items()}
+    return plain
+
+
+def _judged(job: Job, result: Learned, grids: dict[str, TimeGrid], tell: Tell) -> dict[str, Scores]:
+    """The scores with Fréchet distances: of an accurate run, the best known grid and the plan."""
+    spec, model, scores = job.spec, job.loaded.model, dict(result.scores)
+    samplers = {"accurate": accurate(model, spec.guidance, steps=20)} | {
+        name: sampler(model, job.solver, grids[name], spec.guidance)
+        for name in (result.best_grid, "learned")
+    }
+    for done, (name, draw) in enumerate(samplers.items()):
+        value = frechet(model, draw, spec.judged, spec.device)
+        scores[name] = replace(scores.get(name, Scores(0.0, 0.0, 0.0)), frechet=value)
+        tell("Fréchet distance", done + 1, len(samplers))
     return scores
-
-
-Sampler = Callable[[Tensor, Any], Tensor]
-
-
-def _sampler(
-    model: Model, solver: Solver, grid: TimeGrid | str, steps: int, guidance: float
-) -> Sampler:
-    times = make_grid(grid, model.schedule, steps) if isinstance(grid, str) else grid
-    table = compile_table(solver, knots(model.schedule, times), model.prediction)
-
-    @torch.no_grad()
-    def sample(x: Tensor, cond: Any) -> Tensor:
-        return model.decode(table.run(bind_network(model, cond, guidance=guidance), x))
-
-    return sample
-
-
-def _frechet(model: Model, sampler: Sampler, count: int, device: str) -> float:
-    """Of some samples to the test set, by the judge's features."""
-    judge = zoo.judge(device)
-
-    def features() -> Iterator[Tensor]:
-        for first in range(0, count, BATCH):
-            seeds = range(JUDGED + first, JUDGED + min(first + BATCH, count))
-            sample = sampler(prior(model, seeds, device), model.conditions(seeds))
-            with torch.no_grad():
-                yield judge.features(sample.clamp(-1, 1))
-
-    return frechet_distance(Moments.of(features()), zoo.judge_moments())
 
 
 def run_sample(
     plan: Plan, seeds: Sequence[int], device: str, force: bool, batch: int = BATCH
 ) -> Tensor:
     """Decoded samples of a plan, the same for a seed whatever the batch."""
-    loaded = load_model(plan.model.name, device)
+    asked = plan.learned.get("spec")
+    dtype = asked.get("dtype") if isinstance(asked, dict) else None
+    loaded = load_model(plan.model.name, device, dtype if dtype in DTYPES else None)
     if not force:
         plan.check_fits(loaded.model, loaded.digest)
     table, model = plan.table(), loaded.model
@@ -366,29 +440,3 @@ def run_sample(
         with torch.no_grad():
             parts.append(model.decode(table.run(network, prior(model, part, device))))
     return torch.cat(parts)
-
-
-def _rms(a: Tensor, b: Tensor) -> float:
-    return float((a - b).flatten(1).square().mean(1).sqrt().mean())
-
-
-def _steps(solver: Solver, nfe: int) -> int:
-    steps = nfe // solver.nfe(1)
-    if steps < 1 or solver.nfe(steps) != nfe:
-        raise SpecError(
-            f"nfe: got {nfe}, wanted a multiple of {solver.nfe(1)}: "
-            f"{solver.name} takes {solver.nfe(1)} evaluations a step"
-        )
-    return steps
-
-
-def _slug(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
-
-
-def _plain(preset: Preset) -> dict[str, Any]:
-    """A preset as JSON holds it."""
-    plain = asdict(preset)
-    recipe = plain["recipe"]
-    plain["recipe"] = {k: None if v == math.inf else v for k, v in recipe.items()}
-    return plain

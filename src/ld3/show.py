@@ -6,36 +6,37 @@ from pathlib import Path
 from torch import Tensor
 
 from ld3.discretizers import make_grid
-from ld3.pictures import draw_grids, draw_rows, is_image
+from ld3.pictures import draw_grids, draw_rows, is_image, write_image
 from ld3.plan import Plan
-from ld3.runs import ACCURATE, HAND_MADE, Learned, run_sample
+from ld3.runs import GRIDS, Learned, run_sample
+from ld3.scores import ACCURATE
 from ld3.store import write_tensors
 
 
 def learned_table(result: Learned) -> Iterator[str]:
-    """Every hand-made grid and the plan on held-out noise."""
+    """Every known grid and the plan on held-out noise."""
     plan, scores = result.plan, result.scores
     asked = plan.learned["spec"]
     yield (
         f"{plan.model.name}, {plan.solver.name}-{plan.solver.order}, {plan.nfe} evaluations: "
         f"{asked['held_out']} held-out noises, lower is better"
     )
-    yield f"{'grid':<14}{'distance':>10}{'to teacher':>12}{'to accurate':>13}{'Fréchet':>10}"
+    yield f"{'grid':<16}{'distance':>10}{'to teacher':>12}{'to accurate':>13}{'Fréchet':>10}"
     for name, score in scores.items():
         frechet = "" if score.frechet is None else f"{score.frechet:.3f}"
         if name == "accurate":
-            yield f"{name:<14}{'':>10}{'':>12}{'':>13}{frechet:>10}"
+            yield f"{name:<16}{'':>10}{'':>12}{'':>13}{frechet:>10}"
             continue
-        mark = " *" if name == result.best_hand_made else ""
+        mark = " *" if name == result.best_grid else ""
         yield (
-            f"{name + mark:<14}{score.distance:>10.5f}{score.to_teacher:>12.4f}"
+            f"{name + mark:<16}{score.distance:>10.5f}{score.to_teacher:>12.4f}"
             f"{score.to_accurate:>13.4f}{frechet:>10}"
         )
-    best, own = scores[result.best_hand_made].distance, scores["learned"].distance
+    best, own = scores[result.best_grid].distance, scores["learned"].distance
     if own < best:
-        yield f"The plan's distance is {own / best:.2f} of that of the best hand-made grid (*)."
+        yield f"The plan's distance is {own / best:.2f} of that of the best known grid (*)."
     else:
-        yield f"No gain: the best hand-made grid (*) is as good ({best:.5f}); use it."
+        yield f"No gain: the best known grid (*) is as good ({best:.5f}); use it."
     notes = [f"accurate = {ACCURATE} steps of UniPC-3"]
     if scores["learned"].frechet is not None:
         notes.append(f"Fréchet from {asked['judged']} samples only: a rough guide")
@@ -43,10 +44,10 @@ def learned_table(result: Learned) -> Iterator[str]:
 
 
 def write_pictures(result: Learned, device: str) -> Iterator[Path]:
-    """The same noise: best hand-made grid and plan; and the times on a line."""
+    """The same noise: best known grid and plan; and the times on a line."""
     plan = result.plan
     seeds = range(4_000_000_000, 4_000_000_012)
-    hand_made = make_grid(result.best_hand_made, plan.noise_schedule, len(plan.times) - 1)
+    known = make_grid(result.best_grid, plan.noise_schedule, len(plan.times) - 1)
     rows = []
     for label, grid, solver, nfe in (
         (
@@ -55,7 +56,7 @@ def write_pictures(result: Learned, device: str) -> Iterator[Path]:
             None,
             ACCURATE,
         ),
-        (f"{result.best_hand_made}, {plan.nfe}", hand_made, plan.solver, plan.nfe),
+        (f"{result.best_grid}, {plan.nfe}", known, plan.solver, plan.nfe),
         (f"learned, {plan.nfe}", plan.grid, plan.solver, plan.nfe),
     ):
         other = plan.model_copy(
@@ -76,9 +77,9 @@ def write_pictures(result: Learned, device: str) -> Iterator[Path]:
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
-    """The times of a plan beside the hand-made grids."""
+    """The times of a plan beside the known grids."""
     schedule, steps = plan.noise_schedule, len(plan.times) - 1
-    grids = {"learned": plan.grid} | {name: make_grid(name, schedule, steps) for name in HAND_MADE}
+    grids = {"learned": plan.grid} | {name: make_grid(name, schedule, steps) for name in GRIDS}
     draw_grids(path, schedule, grids)
 
 
@@ -98,11 +99,14 @@ def plan_lines(plan: Plan) -> Iterator[str]:
 
 
 def write_samples(out: Path, seeds: Sequence[int], samples: Tensor) -> Iterator[Path]:
-    """A PNG each and a contact sheet for images, safetensors for anything else."""
+    """All as safetensors; for images also a PNG each, named by its seed, and a contact sheet."""
     write_tensors(out / "samples.safetensors", {"samples": samples})
     yield out / "samples.safetensors"
     if not is_image(samples):
         return
+    for seed, image in zip(seeds, samples, strict=True):
+        write_image(out / f"{seed}.png", image)
+    yield out / (f"{seeds[0]}.png" if len(seeds) == 1 else f"{seeds[0]}.png .. {seeds[-1]}.png")
     rows = 8
     used = samples[: len(samples) // rows * rows] if len(samples) >= rows else samples
     columns = max(1, len(used) // rows)

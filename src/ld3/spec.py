@@ -2,14 +2,18 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from ld3.discretizers import METHODS
 from ld3.discretizers.ld3.presets import PRESETS
 from ld3.errors import SpecError, unknown
 from ld3.solvers import make_solver
 from ld3.store import read_bytes
+
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 class RunSpec(BaseModel):
@@ -31,7 +35,15 @@ class RunSpec(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     held_out: Annotated[int, Field(ge=2, le=100_000)] = 64
     judged: Annotated[int, Field(ge=0, le=100_000)] = 500
+    slope: Literal["auto", "exact", "secant"] = "auto"
+    teacher_solver: str | None = None
+    teacher_order: int | None = None
+    teacher_variant: str | None = None
+    teacher_grid: str | None = None
+    teacher_steps: Annotated[int, Field(ge=1, le=1000)] | None = None
     device: str = "cpu"
+    dtype: Dtype | None = None
+    tensorboard: bool = False
     out: Path = Path("runs")
 
     @field_validator("preset")
@@ -40,6 +52,17 @@ class RunSpec(BaseModel):
         if value not in PRESETS:
             raise unknown("preset", value, PRESETS)
         return value
+
+    @property
+    def teacher(self) -> dict[str, Any]:
+        """What replaces parts of the preset's teacher. Another solver has its own order."""
+        words = {
+            name: getattr(self, f"teacher_{name}")
+            for name in ("solver", "order", "variant", "grid", "steps")
+        }
+        if self.teacher_solver is not None:
+            words |= {"order": self.teacher_order or 0, "variant": self.teacher_variant or ""}
+        return {name: value for name, value in words.items() if value is not None}
 
     @classmethod
     def read(cls, flags: dict[str, Any], file: Path | None = None) -> "RunSpec":
@@ -62,4 +85,9 @@ class RunSpec(BaseModel):
                 raise unknown("word in the spec", word, cls.model_fields) from None
             raise SpecError(f"{word}: got {first['input']!r}: {first['msg']}") from None
         make_solver(spec.solver, spec.order, spec.variant)  # a wrong name is said here
+        if spec.teacher_solver is not None:
+            make_solver(spec.teacher_solver, spec.teacher_order, spec.teacher_variant)
+        for grid in (spec.teacher_grid, None if spec.start == "best" else spec.start):
+            if grid is not None and not grid.endswith(".json") and grid not in METHODS:
+                raise unknown("grid", grid, ["best", *METHODS])
         return spec

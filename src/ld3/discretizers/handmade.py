@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ld3.errors import SpecError, unknown
+from ld3.errors import SpecError
 from ld3.grids import TimeGrid
 from ld3.schedules import Schedule
 
@@ -84,7 +84,7 @@ def _fitted_vp(schedule: Schedule, u: Tensor) -> Tensor:
 
 RHO = 7.0  # Karras et al. 2022
 
-METHODS: dict[str, Handmade] = {
+HANDMADE: dict[str, Handmade] = {
     "uniform": Handmade(
         "t", "even in t; for EDM that is sigma", _in_time(lambda t: t, lambda v: v)
     ),
@@ -116,13 +116,6 @@ METHODS: dict[str, Handmade] = {
         _in_time(lambda t: t ** (1 / RHO), lambda v: v**RHO),
     ),
 }
-
-
-def make_grid(name: str, schedule: Schedule, steps: int) -> TimeGrid:
-    """The hand-made grid of that name."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name](schedule, steps)
 
 
 def tangent_law(schedule: Schedule, steps: int, std: float) -> TimeGrid:

@@ -100,14 +100,16 @@ class ClassModel:
         return torch.full_like(cond, NO_LABEL, dtype=torch.int64)
 
     def decode(self, x: Tensor) -> Tensor:
-        return x if self.coder is None else self.coder.decode(x)
+        return x if self.coder is None else self.coder.decode(x.to(self.dtype)).to(x.dtype)
 
 
-def load(name: str, device: torch.device | str = "cpu") -> ClassModel:
-    """A shipped model, frozen, in float32."""
+def load(
+    name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> ClassModel:
+    """A shipped model, frozen."""
     if name not in SHIPPED:
         raise unknown("model", name, SHIPPED)
-    net = _network(SHIPPED[name].files[0], UNet, device)
+    net = _network(SHIPPED[name].files[0], UNet, device).to(dtype)
     place = net.entry.weight.device
     if name == "fashion":
         sigma_data = float(_manifest()["fashion.safetensors"]["sigma_data"])
@@ -117,9 +119,10 @@ def load(name: str, device: torch.device | str = "cpu") -> ClassModel:
             "x0",
             (1, 28, 28),
             place,
+            dtype=dtype,
         )
     if name == "fashion-flow":
-        return ClassModel(net, Flow(), "flow", (1, 28, 28), place)
+        return ClassModel(net, Flow(), "flow", (1, 28, 28), place, dtype=dtype)
     schedule = Discrete.scaled_linear(0.0015, 0.0195)
     return ClassModel(
         lambda x, t, label: net(x, -0.25 * schedule.lam(t.double()), label),  # log(sigma/alpha)/4
@@ -127,7 +130,8 @@ def load(name: str, device: torch.device | str = "cpu") -> ClassModel:
         "v",
         (4, 7, 7),
         place,
-        _network("autoencoder", Autoencoder, device),
+        _network("autoencoder", Autoencoder, device).to(dtype),
+        dtype,
     )
 
 

@@ -19,15 +19,10 @@ from torch import Tensor
 from ld3.discretizers.ld3.forcing import keep_better, moved, radius
 from ld3.discretizers.ld3.optimize import RULES, clipped
 from ld3.discretizers.ld3.parametrize import Clock
-from ld3.distances import Distance, FeatureDistance, Features
+from ld3.discretizers.ld3.student import Part, Problem, Student, chunks
 from ld3.errors import ModelError, StoreError
-from ld3.grids import TimeGrid, knots
-from ld3.models import Cond, Model, bind
-from ld3.sampling import integrate
-from ld3.solvers import Denoise, Solver
+from ld3.grids import TimeGrid
 from ld3.teacher import Pairs
-
-CHUNK = 64  # samples at a time where no gradient is needed
 
 
 @dataclass(frozen=True)
@@ -59,24 +54,6 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Problem:
-    """What to learn for."""
-
-    model: Model
-    solver: Solver
-    steps: int
-    distance: Distance
-    train: Pairs
-    valid: Pairs
-    guidance: float = 1.0
-    checkpoint: bool = False  # rematerialise: memory that does not grow with the steps
-
-    @property
-    def nfe(self) -> int:
-        return self.solver.nfe(self.steps)
-
-
-@dataclass(frozen=True)
 class State:
     """All a run has in its head between two iterations."""
 
@@ -91,7 +68,7 @@ class State:
     rate_times: float
     rate_net: float
     rate_noise: float
-    near_train: Tensor  # z' of the pairs, (M, *S)
+    near_train: Tensor  # z' of the pairs (M, *S); empty with hard forcing
     near_valid: Tensor
     memory_times: Mapping[str, Tensor] = field(default_factory=dict)
     memory_net: Mapping[str, Tensor] = field(default_factory=dict)
@@ -145,94 +122,6 @@ class Progress:
     state: State
 
 
-class Student:
-    """Samples of the solver on a grid, with a count of what they cost."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.evaluations = 0
-        self._pairs = {"train": problem.train, "valid": problem.valid}
-        self._targets = {part: self._target(pairs.target) for part, pairs in self._pairs.items()}
-        self._first: dict[str, Tensor] = {}
-
-    def losses(
-        self,
-        part: Literal["train", "valid"],
-        index: Tensor,
-        grid: TimeGrid,
-        near: Tensor,
-        fixed: bool = False,
-    ) -> Tensor:
-        """The distance (B,) of the student's samples from near (B, *S) to the teacher's.
-
-        `fixed` says that `near` is the noise of the pairs themselves: then the first answer of the
-        network, at t_max, is the same in every iteration and is asked for once (`begin` counts it).
-        """
-        problem, pairs = self.problem, self._pairs[part]
-        denoise = bind(
-            problem.model,
-            take(pairs.cond, index),
-            guidance=problem.guidance,
-            checkpoint=problem.checkpoint,
-        )
-        self.evaluations += problem.nfe * len(index)
-        if fixed:
-            denoise = _first_known(self._first_answer(part)[index], denoise)
-            self.evaluations -= len(index)
-        x = problem.model.schedule.prior_std * near
-        k = knots(problem.model.schedule, grid)
-        sample = problem.model.decode(integrate(denoise, problem.solver, k, x))
-        target = tuple(f[index] for f in self._targets[part])
-        if isinstance(problem.distance, FeatureDistance):
-            return problem.distance.distance_to(sample, target)
-        return problem.distance(sample, target[0])
-
-    @torch.no_grad()
-    def mean_loss(self, grid: TimeGrid, near: Tensor, fixed: bool = False) -> float:
-        """Over all validation pairs."""
-        total = 0.0
-        for index in _chunks(len(near), CHUNK):
-            losses = self.losses("valid", index, grid, near[index], fixed)
-            total += float(losses.double().sum())
-        return total / len(near)
-
-    def _target(self, target: Tensor) -> Features:
-        if isinstance(self.problem.distance, FeatureDistance):
-            return self.problem.distance.target(target)
-        return (target,)
-
-    @torch.no_grad()
-    def _first_answer(self, part: str) -> Tensor:
-        if part not in self._first:
-            model, pairs = self.problem.model, self._pairs[part]
-            t = torch.tensor(model.schedule.t_max, dtype=torch.float64, device="cpu")
-            answers = []
-            for index in _chunks(len(pairs), CHUNK):
-                denoise = bind(model, take(pairs.cond, index), guidance=self.problem.guidance)
-                answers.append(denoise(model.schedule.prior_std * pairs.noise[index], t))
-            self._first[part] = torch.cat(answers)
-        return self._first[part]
-
-
-def _first_known(first: Tensor, denoise: Denoise) -> Denoise:
-    """A denoiser whose first answer is known."""
-    known = [first]
-
-    def answer(x: Tensor, t: Tensor) -> Tensor:
-        return known.pop() if known else denoise(x, t)
-
-    return answer
-
-
-def take(cond: Cond, index: Tensor) -> Cond:
-    """The conditions of some samples."""
-    if cond is None:
-        return None
-    if isinstance(cond, Tensor):
-        return cond[index.to(cond.device)]
-    return {name: value[index.to(value.device)] for name, value in cond.items()}
-
-
 def clock_of(problem: Problem, recipe: Recipe) -> Clock:
     return Clock(
         problem.model.schedule,
@@ -251,8 +140,10 @@ def begin(problem: Problem, recipe: Recipe, start: TimeGrid) -> State:
         logits = logits - logits[0] + 1  # the code compares with a logit that stays at 1
     student = Student(problem)
     grid = clock.grid(logits, shifts)
-    best = student.mean_loss(grid, problem.valid.noise, fixed=recipe.gamma == 0)
-    first = len(problem.train) + len(problem.valid) if recipe.gamma == 0 else 0
+    soft = recipe.gamma > 0
+    best = student.mean_loss(grid, problem.valid.noise if soft else None)
+    first = 0 if soft else len(problem.train) + len(problem.valid)  # answers asked for once
+    none = torch.empty(0, device="cpu")
     return State(
         iteration=0,
         logits=logits,
@@ -265,8 +156,8 @@ def begin(problem: Problem, recipe: Recipe, start: TimeGrid) -> State:
         rate_times=recipe.rate_times,
         rate_net=recipe.rate_net,
         rate_noise=recipe.rate_noise,
-        near_train=problem.train.noise,
-        near_valid=problem.valid.noise,
+        near_train=problem.train.noise if soft else none,
+        near_valid=problem.valid.noise if soft else none,
         evaluations=student.evaluations + first,
     )
 
@@ -318,11 +209,10 @@ def _descend(
     """One step of the numbers, and of the noises of the batch."""
     logits = state.logits.clone().requires_grad_()
     shifts = state.shifts.clone().requires_grad_()
-    near = state.near_train[index].clone().requires_grad_(r > 0)
-    losses = student.losses("train", index, clock.grid(logits, shifts), near, fixed=r == 0)
-    leaves = (logits, shifts, near) if r > 0 else (logits, shifts)
+    near = state.near_train[index].clone().requires_grad_() if r > 0 else None
+    losses = student.losses("train", index, clock.grid(logits, shifts), near)
+    leaves = (logits, shifts) if near is None else (logits, shifts, near)
     slopes = torch.autograd.grad(losses.mean(), leaves)
-    student.evaluations += 2 * student.problem.nfe * len(index)
     losses = losses.detach()
     loss = float(losses.mean())
     state = replace(state, iteration=state.iteration + 1)
@@ -363,7 +253,7 @@ def _move_noise(
     state: State,
     student: Student,
     clock: Clock,
-    part: Literal["train", "valid"],
+    part: Part,
     index: Tensor,
     losses: Tensor,
     slope: Tensor,
@@ -386,12 +276,11 @@ def _move_validation(
 ) -> State:
     """The validation noises move too, once an epoch, with the numbers held still."""
     before = state.near_valid
-    for index in _chunks(len(before), recipe.batch):
+    for index in chunks(len(before), recipe.batch):
         near = state.near_valid[index].clone().requires_grad_()
         grid = clock.grid(state.logits, state.shifts)
         losses = student.losses("valid", index, grid, near)
         (slope,) = torch.autograd.grad(losses.mean(), near)
-        student.evaluations += 2 * student.problem.nfe * len(index)
         state = _move_noise(state, student, clock, "valid", index, losses.detach(), slope, r)
     if torch.equal(before, state.near_valid):
         state = replace(state, rate_noise=0.5 * state.rate_noise)
@@ -404,7 +293,7 @@ def _judge(
 ) -> tuple[State, float]:
     """Ask the validation pairs; remember the best; on a plateau reload it and slow down."""
     grid = clock.grid(state.mean_logits, state.mean_shifts)
-    valid = student.mean_loss(grid, state.near_valid, fixed=recipe.gamma == 0)
+    valid = student.mean_loss(grid, state.near_valid if recipe.gamma > 0 else None)
     if valid < state.best:
         return (
             replace(
@@ -449,11 +338,3 @@ def _order(count: int, seed: int, epoch: int) -> Tensor:
     """The pairs in the order of an epoch, from the seed and the epoch alone."""
     generator = torch.Generator(device="cpu").manual_seed(1_000_003 * seed + epoch)
     return torch.randperm(count, generator=generator, device="cpu")
-
-
-def _chunks(count: int, size: int) -> list[Tensor]:
-    """0 .. count-1 in order, `size` at a time."""
-    return [
-        torch.arange(first, min(first + size, count), device="cpu")
-        for first in range(0, count, size)
-    ]
