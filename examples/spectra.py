@@ -1,20 +1,20 @@
 """A network from elsewhere that draws no images: power spectra of the young universe.
 
-The radio signal of early hydrogen is summed up by its power P at 32 x 16 wave numbers, across and
+The radio signal of early hydrogen is summed up by its power P at 32 x 16 wave numbers k, across and
 along the line of sight. A simulated box is small, so its P scatters around the true mean. The
-package 21cmpsdenoiser (MIT licence) has a score network of 9 million weights that draws such means
-given one scattered P. Both are written as logarithms, scaled to about [-1, 1]:
+package 21cmpsdenoiser (MIT licence) has a score network of 9 million weights that draws such means,
+given one scattered P. Both enter as logarithms, scaled to about [-1, 1]:
 
-    x in R^(1 x 32 x 16),   beta from 0.1 to 20 (VP),   output: the noise in x,   told 999 t
+    x in R^(1 x 32 x 16),   VP with beta from 0.1 to 20,   output: the noise in x,   told 999 t
 
-The wheel has no spectra, so each seed makes its own condition: a quadratic surface over the two
-log k, with coefficients that spread as in the test set of the package's source archive, times
-scatter as large as the number of modes in each bin asks for. Samples are decoded to log10 P, with
-P in mK^2: errors are in powers of ten, 0.01 is 2.3 percent.
+The package comes without spectra, so each seed makes its own condition: a quadratic surface over
+the two log k, with coefficients that spread as in the test set of the package's source archive, and
+on it scatter of the size that the number of modes in each bin asks for. Samples are decoded to
+log10 P, with P in mK^2: a distance of 0.01 is 2.3 percent of the power.
 
     pip install --no-deps 21cmpsdenoiser==1.0.2 einops
-    ld3 learn --model examples.spectra:model
     python examples/spectra.py --out demo
+    ld3 learn --model examples.spectra:model
 """
 
 import argparse
@@ -34,22 +34,22 @@ from ld3.models import Cond
 from ld3.seeds import noise
 
 INSTALL = "pip install --no-deps 21cmpsdenoiser==1.0.2 einops"
+CONSTANTS = ("kperp", "kpar", "Nmodes", "noisy_mean", "noisy_std", "mean_mean", "mean_std")
 APART = 1 << 40  # seeds of conditions begin here, away from those of the noise
 LEVEL = (-1.4, 3.1)  # log10 P in the middle of the plane: even between these
-SHAPE = torch.tensor(  # mean and spread of the other coefficients; u across, v along the sight
-    [
-        [0.13, 0.11],  # v
-        [-0.01, 0.03],  # v^2
-        [0.02, 0.15],  # u
-        [-0.13, 0.06],  # u v
-        [-0.03, 0.05],  # u^2
-    ]
+SHAPE = (  # mean and spread of the other coefficients, u across and v along the line of sight
+    (0.13, 0.11),  # v
+    (-0.01, 0.03),  # v^2
+    (0.02, 0.15),  # u
+    (-0.13, 0.06),  # u v
+    (-0.03, 0.05),  # u^2
 )
+GRIDS = ("uniform", "quadratic", "edm", "logsnr", "cosine", "vp-uniform")
 
 
 @dataclass(frozen=True)
 class Spectra(ld3.FunctionModel):
-    """A function model that also knows its weights."""
+    """A model made of functions that also knows the digest of its weights."""
 
     digest: str = "unknown"
 
@@ -57,84 +57,75 @@ class Spectra(ld3.FunctionModel):
 def model() -> Spectra:
     """The network of the installed package, with conditions made from seeds."""
     folder = package()
-    weights = folder / "denoiser_model.pt"
-    network = load_network(folder / "model.py", weights)
-    with np.load(folder / "constants.npz") as file:
-        constants = {name: torch.from_numpy(file[name]).float() for name in KEPT}
+    network, constants = load_network(folder), load_constants(folder)
+    low, width = constants["noisy_mean"], constants["noisy_std"]  # of conditions
+    lowest, range_ = constants["mean_mean"], constants["mean_std"]  # of samples
 
     def function(x: Tensor, t: Tensor, cond: Cond) -> Tensor:
-        return network(x, 999 * t.expand(len(x)), x_cdn=cond)
-
-    def conditions(seeds: Sequence[int]) -> Tensor:
-        low, width = constants["noisy_mean"], constants["noisy_std"]
-        return (scattered(seeds, constants) - low) / width * 2 - 1
-
-    def decode(x: Tensor) -> Tensor:
-        low, width = constants["mean_mean"].to(x), constants["mean_std"].to(x)
-        return (x + 1) / 2 * width + low
+        out: Tensor = network(x, 999 * t.expand(len(x)), x_cdn=cond)
+        return out
 
     return Spectra(
         function,
+        # as far down as it was trained: at 1e-3 the noise left would hide the spread of samples
         ld3.VPLinear(t_min=1e-5),
         prediction="eps",
         shape=(1, 32, 16),
-        make_conditions=conditions,
-        decoder=decode,
-        digest=hashlib.sha256(weights.read_bytes()).hexdigest()[:16],
+        make_conditions=lambda seeds: (boxes(seeds, constants)[1] - low) / width * 2 - 1,
+        decoder=lambda x: (x + 1) / 2 * range_ + lowest,
+        digest=hashlib.sha256((folder / "denoiser_model.pt").read_bytes()).hexdigest()[:16],
     )
 
 
-KEPT = ("kperp", "kpar", "Nmodes", "noisy_mean", "noisy_std", "mean_mean", "mean_std")
-
-
 def package() -> Path:
-    """Where the package is. It is not imported, for that would ask for astropy and more."""
+    """Where the package is. It is not imported: that would ask for astropy, scipy and more."""
     found = importlib.util.find_spec("psdenoiser")
     if found is None or not found.submodule_search_locations:
-        raise ModelError(f"spectra: got no package 21cmpsdenoiser, wanted it; {INSTALL}")
+        raise ModelError(f"spectra: got no package 21cmpsdenoiser, wanted 1.0.2: {INSTALL}")
     return Path(found.submodule_search_locations[0])
 
 
-def load_network(source: Path, weights: Path) -> torch.nn.Module:
-    """The package's own network with its weights; nothing is unpickled."""
-    spec = importlib.util.spec_from_file_location("psdenoiser_model", source)
+def load_network(folder: Path) -> torch.nn.Module:
+    """The package's own network class, with its weights; nothing is unpickled."""
+    spec = importlib.util.spec_from_file_location("psdenoiser_model", folder / "model.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    with torch.random.fork_rng(devices=[]):  # the file sets the global seed when it is read
+    with torch.random.fork_rng(devices=[]):  # the file sets torch's global seed
         try:
             spec.loader.exec_module(module)
         except ImportError as error:
-            raise ModelError(f"spectra: {error}; {INSTALL}") from None
+            raise ModelError(f"spectra: {error}: {INSTALL}") from None
         network: torch.nn.Module = module.UNet(dim=(32, 16))
-    network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+    weights = torch.load(folder / "denoiser_model.pt", map_location="cpu", weights_only=True)
+    network.load_state_dict(weights)
     return network.eval().requires_grad_(False)
 
 
-def smooth(seeds: Sequence[int], constants: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-    """log10 of a mean power for each seed (B, 1, 32, 16), and unit scatter that goes with it."""
+def load_constants(folder: Path) -> dict[str, Tensor]:
+    """Wave numbers, modes per bin and the two scales."""
+    with np.load(folder / "constants.npz", allow_pickle=False) as file:
+        return {name: torch.from_numpy(file[name]).float() for name in CONSTANTS}
+
+
+def boxes(seeds: Sequence[int], constants: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """log10 of a mean power for each seed, and of what one box shows of it: (B, 1, 32, 16) each."""
     z = noise([APART + seed for seed in seeds], (6 + 32 * 16,))
     low, high = LEVEL
     level = low + (high - low) * torch.special.ndtr(z[:, :1])  # even, from a Gaussian
-    shape = SHAPE[:, 0] + SHAPE[:, 1] * z[:, 1:6]
-    u, v = torch.meshgrid(*(unit(constants[k].log()) for k in ("kperp", "kpar")), indexing="ij")
+    centre, spread = torch.tensor(SHAPE).T
+    coefficients = torch.cat([level, centre + spread * z[:, 1:6]], dim=1)
+    u, v = torch.meshgrid(unit(constants["kperp"]), unit(constants["kpar"]), indexing="ij")
     surfaces = torch.stack([torch.ones_like(u), v, v * v, u, u * v, u * u])
-    mean = torch.einsum("bc,cij->bij", torch.cat([level, shape], 1), surfaces)
-    return mean[:, None], z[:, 6:].reshape(-1, 1, 32, 16)
+    mean = torch.einsum("bc,cij->bij", coefficients, surfaces)[:, None]
+    modes = constants["Nmodes"].clone()
+    modes[modes == 0] = 8  # empty bins are filled from their neighbours
+    size = (0.19 / modes + 0.015**2).sqrt()  # 1/sqrt(modes) of P, in log10, and a floor
+    return mean, mean + size * z[:, 6:].reshape(mean.shape)
 
 
-def scattered(seeds: Sequence[int], constants: dict[str, Tensor]) -> Tensor:
-    """log10 of the power that one box of limited size would show."""
-    mean, scatter = smooth(seeds, constants)
-    modes = constants["Nmodes"]
-    modes = modes.where(modes > 0, 8)  # empty bins are filled from their neighbours
-    return mean + scatter * (0.19 / modes + 0.015**2).sqrt()  # 0.19: 1/sqrt(modes), in log10
-
-
-def unit(x: Tensor) -> Tensor:
-    return (x - x.mean()) / x.std(correction=0)
-
-
-GRIDS = ("uniform", "quadratic", "edm", "logsnr", "cosine", "vp-uniform")
+def unit(k: Tensor) -> Tensor:
+    """log k with mean 0 and variance 1."""
+    return (k.log() - k.log().mean()) / k.log().std(correction=0)
 
 
 @torch.inference_mode()
@@ -144,3 +135,38 @@ def draw(spectra: Spectra, solver: str, grid: str, steps: int, seeds: Sequence[i
     network = ld3.bind_network(spectra, spectra.conditions(seeds))
     table = ld3.compile_table(ld3.make_solver(solver), k, spectra.prediction)
     return spectra.decode(table.run(network, ld3.prior(spectra, seeds)))
+
+
+def main() -> None:
+    import matplotlib.pyplot as plt  # here, so that `ld3 learn` does without
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the picture")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+
+    spectra, seeds = model(), range(6)
+    exact = draw(spectra, "unipc", "logsnr", 60, seeds)
+    samples = {grid: draw(spectra, "dpmpp", grid, 5, seeds) for grid in GRIDS}
+    errors = {grid: (samples[grid] - exact).square().mean().sqrt().item() for grid in GRIDS}
+    print(f"dpmpp, 5 evaluations: RMS distance to an accurate run in log10 P, {len(seeds)} samples")
+    for grid in GRIDS:
+        print(f"{grid:<12}{errors[grid]:>8.4f}")
+    best = min(GRIDS, key=lambda grid: errors[grid])
+    mean, seen = boxes(seeds, load_constants(package()))
+    rows = {"one box": seen, "true mean": mean, "accurate": exact, f"{best}, 5": samples[best]}
+
+    figure, axes = plt.subplots(len(rows), len(seeds), figsize=(8, 3.2), layout="constrained")
+    for line, (label, spectrum) in zip(axes, rows.items(), strict=True):
+        line[0].set_ylabel(label, rotation=0, ha="right", va="center")
+        for axis, one, scale in zip(line, spectrum[:, 0], mean[:, 0], strict=True):
+            axis.imshow(one.T, origin="lower", vmin=scale.min(), vmax=scale.max())
+            axis.set_xticks([])
+            axis.set_yticks([])
+    picture = args.out / "spectra.png"
+    figure.savefig(picture, dpi=130)
+    print(f"\nPicture: {picture}")
+
+
+if __name__ == "__main__":
+    main()

@@ -32,6 +32,19 @@ def test_edm_grid_is_the_published_one() -> None:
     assert make_grid("edm", EDM(), 5).times.tolist() == pytest.approx(sigma, rel=1e-12)
 
 
+def test_published_tables() -> None:
+    """Exact where table, number of steps and range agree; log-linear in between."""
+    grid = make_grid("gits-cifar10", EDM(), 5).times
+    assert grid.tolist() == pytest.approx([80, 5.8389, 2.1632, 0.8119, 0.2107, 0.002], rel=1e-9)
+    sd = make_schedule("sd")
+    s = torch.exp(-sd.lam(make_grid("ays-sd15", sd, 10).times))
+    wanted = [14.615, 6.475, 3.861, 2.697, 1.886, 1.396, 0.963, 0.652, 0.399, 0.152, 0.029]
+    assert s.tolist() == pytest.approx(wanted, rel=0.01)
+    twice = torch.exp(-sd.lam(make_grid("ays-sd15", sd, 20).times))
+    assert torch.allclose(twice[::2], s, rtol=1e-9)
+    assert torch.allclose(twice[1::2], (s[1:] * s[:-1]).sqrt(), rtol=1e-9)
+
+
 def test_each_method_is_even_in_its_variable() -> None:
     path = VPLinear()
     for method, variable in {

@@ -9,14 +9,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from ld3 import METHODS, Flow, TimeGrid, VPLinear, make_grid, make_solver, noise
+from ld3 import (
+    METHODS,
+    Flow,
+    FunctionModel,
+    Model,
+    TimeGrid,
+    VPLinear,
+    make_grid,
+    make_solver,
+    noise,
+)
 from ld3.discretizers import tangent_law
+from ld3.discretizers.ld3 import student
 from ld3.discretizers.ld3.forcing import keep_better, moved, radius
 from ld3.discretizers.ld3.learn import Progress, Recipe, State, begin, learn
 from ld3.discretizers.ld3.optimize import RULES, clipped
 from ld3.discretizers.ld3.parametrize import Clock
 from ld3.discretizers.ld3.presets import PRESETS, iterations, make_preset
-from ld3.discretizers.ld3.student import Problem, Student
+from ld3.discretizers.ld3.student import ROUGH, Problem, Student, roughness
 from ld3.distances import l2
 from ld3.errors import ModelError, PlanError, SpecError, StoreError
 from ld3.store import read_tensors, write_tensors
@@ -152,6 +163,62 @@ def test_the_learned_grid_is_better_on_noise_it_never_saw() -> None:
         assert judge.mean_loss(result.grid) < 0.8 * min(losses), name
 
 
+# Rough networks and long trajectories
+
+
+def rippled(size: float) -> FunctionModel:
+    """A mixture whose denoiser ripples in lam with a period of 0.1, as if made for whole times."""
+    toy = mixture([[-0.6, 0.2], [0.5, -0.4]], 0.2)
+
+    def forward(x: Tensor, t: Tensor, cond: object) -> Tensor:
+        wave = torch.sin(2 * math.pi * toy.schedule.lam(t) / 0.1)
+        return toy.forward(x, t, None) + size * wave * torch.cos(3 * x)
+
+    return FunctionModel(forward, toy.schedule, "x0", (2,), torch.float64)
+
+
+def toy_problem(model: Model, steps: int = 5) -> Problem:
+    fine = make_grid("logsnr", model.schedule, 400)
+    train, valid = (
+        teach(model, "toy", make_solver("euler"), fine, seeds)
+        for seeds in (range(32), range(1000, 1032))
+    )
+    return Problem(model, make_solver("dpmpp"), steps, l2, train, valid)
+
+
+def test_roughness_is_seen() -> None:
+    grid = make_grid("logsnr", rippled(0).schedule, 5)
+    assert roughness(toy_problem(rippled(0)), grid) < 0.05
+    assert roughness(toy_problem(rippled(0.005)), grid) > ROUGH
+
+
+def test_secants_find_the_way_where_slopes_mislead() -> None:
+    """On a rippled network; and on a smooth one they cost quality nothing to speak of."""
+    recipe = Recipe(epochs=15, rate_times=0.05, rate_net=0.03, average=0.8, validate_every=5)
+    ends = {}
+    for size in (0.0, 0.005):
+        problem = toy_problem(rippled(size))
+        for h in (0.0, 0.1):
+            ends[size, h] = run(replace(problem, secant=h), recipe).best
+    assert ends[0.005, 0.1] < 0.8 * ends[0.005, 0.0]
+    assert ends[0.0, 0.1] < 1.2 * ends[0.0, 0.0]
+
+
+@pytest.mark.parametrize("secant", [0.0, 0.1])
+def test_calls_that_are_rematerialised_change_no_bit(
+    monkeypatch: pytest.MonkeyPatch, secant: float
+) -> None:
+    problem = replace(toy_problem(rippled(0), 10), secant=secant)
+    recipe, found = Recipe(epochs=1, validate_every=4), []
+    for kept in (1, 4, 100):
+        monkeypatch.setattr(student, "KEPT", kept)
+        found.append(run(problem, recipe).state)
+    for other in found[1:]:
+        assert torch.equal(found[0].logits, other.logits)
+        assert torch.equal(found[0].shifts, other.shifts)
+        assert found[0].evaluations > other.evaluations
+
+
 # Parts
 
 
@@ -246,6 +313,9 @@ def test_presets(name: str) -> None:
         assert iterations(preset) == 175
     if name == "paper-latent":
         assert iterations(preset) == 250
+    if name == "paper-text-to-image":
+        assert iterations(preset) == 125
+        assert (preset.teacher.solver, preset.teacher.steps) == ("ipndm", 6)
     with pytest.raises(SpecError, match="did you mean"):
         make_preset(name + "x", 5)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.image import imread
 from safetensors.torch import load_file
 
 MODEL = """
@@ -103,26 +105,70 @@ def test_learn_a_shipped_model(place: Path) -> None:
     forced = ld3(place, "sample", "--plan", "other.json", "--seeds", "0-7", "--force")
     assert forced.returncode == 0, forced.stderr
     assert (place / "samples" / "sheet.png").exists()
+    pixels = imread(place / "samples" / "7.png")
+    assert pixels.shape[:2] == (28, 28)
+    wanted = load_file(place / "samples" / "samples.safetensors")["samples"][7, 0]
+    shown = torch.from_numpy(pixels[..., 0].copy())
+    assert (2 * shown - 1 - wanted.clamp(-1, 1)).abs().max() < 0.5 / 127
+
+
+def interrupted(place: Path, wait: float, how: signal.Signals, *words: str) -> tuple[int, str]:
+    """Exit code and last words of a run that is stopped `wait` seconds after its first state."""
+    process = subprocess.Popen(
+        command(*words), cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    out = words[words.index("--out") + 1]
+    deadline = time.monotonic() + 120
+    while not list(place.glob(f"{out}/*/state-0.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(wait)
+    process.send_signal(how)
+    _, said = process.communicate()
+    return process.returncode, said
 
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(place: Path) -> None:
+    """Ten times, at random."""
     words = ("learn", "--model", "mine:slow", *SMALL)
     whole = ld3(place, *words, "--out", "whole")
     assert whole.returncode == 0, whole.stderr
-    for wait in (0.2, 0.5, 0.9):
-        process = subprocess.Popen(
-            command(*words, "--out", "parts"), cwd=place, stderr=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + 60
-        while not list(place.glob("parts/*/state-0.safetensors")) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(wait)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    chance = random.Random(4)
+    for _ in range(10):
+        interrupted(place, chance.uniform(0, 5), signal.SIGKILL, *words, "--out", "parts")
     assert ld3(place, *words, "--out", "parts").returncode == 0
     for name in ("plan.json", "state-0.safetensors", "progress.jsonl"):
         (first,), (second,) = place.glob(f"whole/*/{name}"), place.glob(f"parts/*/{name}")
         assert first.read_bytes() == second.read_bytes(), name
+
+
+def test_ctrl_c_leaves_a_plan_and_the_run_goes_on(place: Path) -> None:
+    words = ("learn", "--model", "mine:slow", *SMALL, "--recipe", "epochs=40", "--out", "parts")
+    code, said = interrupted(place, 0.5, signal.SIGINT, *words)
+    assert code == 130
+    assert said.strip().splitlines()[-1].startswith("ld3: interrupted; the best plan so far is")
+    (so_far,) = place.glob("parts/*/plan-so-far.json")
+    drawn = ld3(place, "sample", "--plan", str(so_far), "--seeds", "0-3")
+    assert drawn.returncode == 0, drawn.stderr
+    assert ld3(place, *words).returncode == 0
+    assert not so_far.exists()
+    assert (so_far.parent / "plan.json").exists()
+
+
+def test_best_learns_from_two_starts_and_keeps_the_better(place: Path) -> None:
+    run = ld3(place, "learn", "--model", "mine:make", *SMALL, "--preset", "best", "--tensorboard")
+    assert run.returncode == 0, run.stderr
+    (path,) = place.glob("runs/*/plan.json")
+    plan = json.loads(path.read_text())
+    log = [json.loads(line) for line in (path.parent / "progress.jsonl").read_text().splitlines()]
+    chosen = plan["learned"]["starts"]["chosen"]
+    assert len(chosen) == 2
+    assert sorted({line["start"] for line in log}) == sorted(chosen)
+    ends = [[line for line in log if line["start"] == name][-1] for name in chosen]
+    assert plan["learned"]["validation"] == min(end["best"] for end in ends)
+    found = plan["learned"]["starts"]["evaluations"]
+    assert plan["learned"]["evaluations"] == found + sum(end["evaluations"] for end in ends)
+    assert list(path.parent.glob("tensorboard/events*"))
+    assert {"gits-cifar10", "ays-sd15", "edm"} <= set(plan["scores"])
 
 
 def test_words_from_a_file(place: Path) -> None:
@@ -147,6 +193,16 @@ def test_words_from_a_file(place: Path) -> None:
         (["learn", "--preset", "fats"], "did you mean 'fast'"),
         (["learn", "--distance", "l3", "--model", "mine:make"], "known: "),
         (["learn", "--learn", "all"], "times+net"),
+        (["learn", "--start", "emd"], "did you mean 'edm'"),
+        (["learn", "--dtype", "float8"], "float32"),
+        (["learn", "--slope", "steep"], "secant"),
+        (["learn", "--recipe", "gama=1"], "did you mean 'gamma'"),
+        (["learn", "--recipe", "gamma=much"], "wanted something like 0.0"),
+        (["learn", "--recipe", "gamma"], "WORD=VALUE"),
+        (["learn", "--teacher-solver", "unipx"], "did you mean 'unipc'"),
+        (["learn", "--teacher-grid", "emd"], "did you mean 'edm'"),
+        (["learn", "--teacher-steps", "0"], "greater than or equal to 1"),
+        (["learn", "--model", "mine:make", "--dtype", "float64"], "let make take an argument"),
         (["learn", "--spec", "bad.toml"], "not TOML"),
         (["learn", "--spec", "words.toml"], "did you mean 'solver'"),
         (["learn", "--spec", "none.toml"], "No such file"),

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -156,6 +157,7 @@ def models(json_: bool) -> None:
 @click.option("--seed", type=int, help="Of the learning noise and the order of batches.  [0]")
 @click.option("--held-out", type=int, help="Noises to score on.  [64]")
 @click.option("--judged", type=int, help="Samples for the Fréchet distance; 0: none.  [500]")
+@click.option("--recipe", multiple=True, help="WORD=VALUE: change a number of the preset's recipe.")
 @click.option("--slope", help="In time: exact, secant, or auto to test the network.  [auto]")
 @click.option("--teacher-solver", help="Solver of the teacher, instead of the preset's.")
 @click.option("--teacher-order", type=int, help="Its order.")
@@ -177,6 +179,7 @@ def learn(file: Path | None, resume: bool, **words: object) -> None:
     from ld3.spec import RunSpec
 
     words["nfe"] = words["nfe"] or None
+    words["recipe"] = _settings(words["recipe"]) or None
     spec = RunSpec.read(words, file)
     with Bar() as bar:
         for result in run_learn(spec, bar, fresh=not resume):
@@ -247,6 +250,20 @@ class Bar:
 
     def clear(self) -> None:
         self._bar.clear()
+
+
+def _settings(pairs: object) -> dict[str, object]:
+    """WORD=VALUE -> {word: value}, values as TOML reads them, else as text."""
+    settings: dict[str, object] = {}
+    for pair in pairs if isinstance(pairs, tuple) else ():
+        word, equals, value = str(pair).partition("=")
+        if not equals:
+            raise SpecError(f"recipe: got {pair!r}, wanted WORD=VALUE such as gamma=0.001")
+        try:
+            settings[word] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[word] = value
+    return settings
 
 
 def _seeds(text: str) -> list[int]:

@@ -9,6 +9,7 @@ One guided evaluation counts as one network evaluation (NFE), although it runs t
 batches.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -226,6 +227,26 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
             f"model: got a gradient in the time that is not finite at t = {middle:.4g}, "
             "wanted finite"
         )
+
+
+@torch.no_grad()
+def fingerprint(model: Model, device: torch.device | str = "cpu") -> str:
+    """A name for the weights of a model that does not tell: what it answers, to three digits.
+
+    Coarse enough to be the same on another machine, fine enough to notice other weights.
+    """
+    x = prior(model, [0, 1], device)
+    ends = torch.tensor(
+        [model.schedule.t_max, model.schedule.t_min], dtype=torch.float64, device="cpu"
+    )
+    first, last = model.schedule.lam(ends)
+    answers = []
+    for share in (0.3, 0.5, 0.7):
+        t = model.schedule.time_at(torch.lerp(first, last, share))
+        inner, told = _to_network(model, x * (1 - share), t)
+        out = model.forward(inner, told, model.conditions([0, 1])).double()
+        answers += [f"{out.square().mean().sqrt():.3g}", f"{(out * x).mean():.3g}"]
+    return hashlib.sha256(" ".join(answers).encode()).hexdigest()[:16]
 
 
 def _to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

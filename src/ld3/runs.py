@@ -9,7 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -21,16 +21,16 @@ from torch import Tensor
 from ld3 import __version__, zoo
 from ld3.discretizers import METHODS, make_grid
 from ld3.discretizers.ld3.learn import Progress, State, begin, finished, learn
-from ld3.discretizers.ld3.presets import Preset, make_preset
+from ld3.discretizers.ld3.presets import Preset, Teacher, make_preset
 from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem, Student, roughness
 from ld3.distances import DISTANCES, Distance
 from ld3.errors import Ld3Error, ModelError, PlanError, SpecError, StoreError, unknown
 from ld3.grids import TimeGrid
 from ld3.lpips import load_lpips
-from ld3.models import Model, bind_network, check_model, prior
+from ld3.models import Model, bind_network, check_model, fingerprint, prior
 from ld3.plan import ModelPart, Plan, SolverPart
 from ld3.schedules import schedule_to_json
-from ld3.scores import BATCH, Scores, Tell, accurate, frechet, sampler, score
+from ld3.scores import ACCURATE, BATCH, Scores, Tell, frechet, sampler, score
 from ld3.solvers import Solver, make_solver
 from ld3.spec import DTYPES, RunSpec
 from ld3.store import digest, read_json, read_tensors, sweep, write_bytes, write_json, write_tensors
@@ -80,7 +80,7 @@ def load_model(name: str, device: str = "cpu", dtype: str | None = None) -> Load
             f"dtype: got {dtype}, but the model runs in {model.dtype}; let {function} take an "
             "argument dtype"
         )
-    return Loaded(model, name, getattr(model, "digest", "unknown"), "")
+    return Loaded(model, name, getattr(model, "digest", None) or fingerprint(model, device), "")
 
 
 def make_distance(name: str, loaded: Loaded) -> Distance:
@@ -158,7 +158,7 @@ def run_learn(spec: RunSpec, tell: Tell, fresh: bool = False) -> Iterator[Learne
     solver = make_solver(spec.solver, spec.order, spec.variant)
     for nfe in spec.nfe:
         preset = make_preset(spec.preset, nfe, spec.pairs)
-        recipe = replace(preset.recipe, learn_net=spec.learn == "times+net")
+        recipe = replace(preset.recipe, learn_net=spec.learn == "times+net", **spec.recipe)  # type: ignore[arg-type]
         teacher = replace(preset.teacher, **spec.teacher)
         preset = replace(preset, recipe=recipe, teacher=teacher)
         yield _run(Job(spec, loaded, distance, solver, nfe, preset), tell, fresh)
@@ -182,14 +182,8 @@ def _run(job: Job, tell: Tell, fresh: bool) -> Learned:
     if spec.slope == "secant" or (spec.slope == "auto" and starts.roughness > ROUGH):
         problem = replace(problem, secant=SECANT)
     final = _descend(job, problem, starts, tell, fresh)
-    held = _pairs(job, range(HELD, HELD + spec.held_out), "held-out pairs", tell)
-    grids = {name: make_grid(name, model.schedule, steps) for name in GRIDS}
-    grids["learned"] = final.grid
-    scores = score(model, job.solver, grids, job.distance, held, spec.guidance, tell)
+    scores = _scores(job, final.grid, tell)
     result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
-    if job.loaded.name in zoo.SHIPPED and spec.judged >= 2:
-        scores = _judged(job, result, grids, tell)
-        result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
     result.plan.save(folder / "plan.json")
     (folder / SO_FAR).unlink(missing_ok=True)
     return result
@@ -209,8 +203,8 @@ def _finished(folder: Path) -> Learned:
     return result
 
 
-def _pairs(job: Job, seeds: range, what: str, tell: Tell) -> Pairs:
-    teacher, loaded, ready = job.preset.teacher, job.loaded, 0
+def _pairs(job: Job, seeds: range, what: str, tell: Tell, teacher: Teacher | None = None) -> Pairs:
+    teacher, loaded, ready = teacher or job.preset.teacher, job.loaded, 0
 
     def progress(done: int) -> None:
         nonlocal ready
@@ -409,18 +403,73 @@ def _plain(preset: Preset) -> dict[str, Any]:
     return plain
 
 
-def _judged(job: Job, result: Learned, grids: dict[str, TimeGrid], tell: Tell) -> dict[str, Scores]:
-    """The scores with Fréchet distances: of an accurate run, the best known grid and the plan."""
-    spec, model, scores = job.spec, job.loaded.model, dict(result.scores)
-    samplers = {"accurate": accurate(model, spec.guidance, steps=20)} | {
-        name: sampler(model, job.solver, grids[name], spec.guidance)
-        for name in (result.best_grid, "learned")
+# Scores
+
+
+def _scores(job: Job, learned: TimeGrid, tell: Tell) -> dict[str, Scores]:
+    """Every known grid and the learned one on the same held-out noise.
+
+    The Fréchet distance, for shipped models, is that of an accurate run, the best known grid and
+    the plan. Scores are kept on disk, so that runs that share grids and noise share them.
+    """
+    spec, model = job.spec, job.loaded.model
+    seeds = range(HELD, HELD + spec.held_out)
+    held = _pairs(job, seeds, "held-out pairs", tell)
+    fine = Teacher("unipc", 3, "bh1", "logsnr", ACCURATE)
+    exact = _pairs(job, seeds, "accurate samples", tell, fine).target
+    grids = {name: make_grid(name, model.schedule, job.steps) for name in GRIDS}
+    grids["learned"] = learned
+    what = ["distance", spec.held_out, spec.distance, asdict(job.preset.teacher)]
+    scores = {}
+    for done, (name, grid) in enumerate(grids.items()):
+
+        def measure(grid: TimeGrid = grid) -> dict[str, Any]:
+            own = score(model, job.solver, grid, job.distance, held, exact, spec.guidance)
+            return asdict(own)
+
+        scores[name] = Scores(**_remembered(job, job.solver, grid, what, measure))
+        tell("scoring on held-out noise", done + 1, len(grids))
+    if job.loaded.name not in zoo.SHIPPED or spec.judged < 2:
+        return scores
+    known = min(GRIDS, key=lambda name: scores[name].distance)
+    judged = {
+        "accurate": (make_solver("unipc"), make_grid("logsnr", model.schedule, 20)),
+        known: (job.solver, grids[known]),
+        "learned": (job.solver, learned),
     }
-    for done, (name, draw) in enumerate(samplers.items()):
-        value = frechet(model, draw, spec.judged, spec.device)
-        scores[name] = replace(scores.get(name, Scores(0.0, 0.0, 0.0)), frechet=value)
-        tell("Fréchet distance", done + 1, len(samplers))
+    for done, (name, (solver, grid)) in enumerate(judged.items()):
+
+        def judge(solver: Solver = solver, grid: TimeGrid = grid) -> dict[str, Any]:
+            draw = sampler(model, solver, grid, spec.guidance)
+            return {"frechet": frechet(model, draw, spec.judged, spec.device)}
+
+        kept = _remembered(job, solver, grid, ["frechet", spec.judged], judge)
+        scores[name] = replace(scores.get(name, Scores(0.0, 0.0, 0.0)), **kept)
+        tell("Fréchet distance", done + 1, len(judged))
     return scores
+
+
+def _remembered(
+    job: Job, solver: Solver, grid: TimeGrid, what: list[Any], compute: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """What `compute` gives, from disk if it was computed before."""
+    key = {
+        "what": what,
+        "model": [job.loaded.digest, str(job.loaded.model.dtype), job.spec.guidance],
+        "schedule": schedule_to_json(job.loaded.model.schedule),
+        "solver": [solver.name, solver.order, solver.variant],
+        "times": [grid.times.tolist(), grid.net_times.tolist()],
+        "version": __version__,
+    }
+    file = job.spec.out / "scores" / f"{digest(key)}.json"
+    if file.exists():
+        with suppress(StoreError):
+            content = read_json(file)
+            if isinstance(content, dict):
+                return content
+    content = compute()
+    write_json(file, content)
+    return content
 
 
 def run_sample(

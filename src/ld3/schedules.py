@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -315,10 +315,15 @@ _KINDS: dict[str, type[EDM | VPLinear | VPCosine | Discrete | Flow]] = {
 }
 
 
+@cache
+def _named() -> dict[str, Schedule]:
+    return {name: make_schedule(name) for name in SCHEDULES}
+
+
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
     """A name where the schedule has one, else its kind and constants."""
-    for name in SCHEDULES:
-        if make_schedule(name) == schedule:
+    for name, named in _named().items():
+        if named == schedule:
             return {"name": name}
     kind = type(schedule).__name__
     if kind not in _KINDS:

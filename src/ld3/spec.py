@@ -1,12 +1,14 @@
 """What a run is asked to do: one frozen object, from flags and a TOML file with the same words."""
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ld3.discretizers import METHODS
+from ld3.discretizers.ld3.learn import Recipe
 from ld3.discretizers.ld3.presets import PRESETS
 from ld3.errors import SpecError, unknown
 from ld3.solvers import make_solver
@@ -35,6 +37,7 @@ class RunSpec(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     held_out: Annotated[int, Field(ge=2, le=100_000)] = 64
     judged: Annotated[int, Field(ge=0, le=100_000)] = 500
+    recipe: dict[str, float | int | str | bool] = {}
     slope: Literal["auto", "exact", "secant"] = "auto"
     teacher_solver: str | None = None
     teacher_order: int | None = None
@@ -51,6 +54,21 @@ class RunSpec(BaseModel):
     def _known_preset(cls, value: str) -> str:
         if value not in PRESETS:
             raise unknown("preset", value, PRESETS)
+        return value
+
+    @field_validator("recipe")
+    @classmethod
+    def _known_recipe(cls, value: dict[str, Any]) -> dict[str, Any]:
+        known = {field.name: field for field in fields(Recipe)}
+        for word, got in value.items():
+            if word not in known:
+                raise unknown("word of a recipe", word, known)
+            default = known[word].default
+            number = isinstance(default, float) and isinstance(got, int | float)
+            if isinstance(got, bool) != isinstance(default, bool) or not (
+                number or isinstance(got, type(default))
+            ):
+                raise SpecError(f"recipe {word}: got {got!r}, wanted something like {default!r}")
         return value
 
     @property

@@ -60,7 +60,7 @@ def _best(nfe: int) -> Preset:
     recipe = Recipe(
         epochs=12, batch=8, rate_times=0.1, rate_net=0.05, average=0.9, validate_every=32
     )
-    return Preset(recipe, 128, 64, Teacher(steps=40))
+    return Preset(recipe, 128, 64, Teacher(steps=40), starts=2)
 
 
 _PAPER = Recipe(
