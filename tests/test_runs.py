@@ -3,16 +3,23 @@
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib.image import imread
 from safetensors.torch import load_file
+
+from ld3.errors import Ld3Error
+from ld3.spec import RunSpec
 
 MODEL = """
 import time, torch
@@ -222,6 +229,61 @@ def test_mistakes_are_one_line_and_exit_2(place: Path, words: list[str], hint: s
     assert run.returncode == 2, run.stdout + run.stderr
     assert len(run.stderr.strip().splitlines()) == 1, run.stderr
     assert hint in run.stderr
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_after_it(place: Path) -> None:
+    """No file may grow beyond a limit: writing fails as it does on a full disk."""
+    words = ("learn", "--model", "mine:make", *SMALL, "--pairs", "8", "--out", "parts")
+    for limit in (100, 1000, 4000):
+        run = subprocess.run(
+            command(*words), cwd=place, capture_output=True, text=True, check=False,
+            preexec_fn=lambda limit=limit: resource.setrlimit(
+                resource.RLIMIT_FSIZE, (limit, limit)
+            ),
+        )  # fmt: skip
+        assert run.returncode == 2, run.stdout + run.stderr
+        assert len(run.stderr.strip().splitlines()) == 1, run.stderr
+        assert "cannot write" in run.stderr
+        assert not list(place.rglob("*.tmp"))
+    after = ld3(place, *words)
+    assert after.returncode == 0, after.stderr
+    whole = ld3(place, *words[:-1], "whole")
+    assert whole.returncode == 0
+    (first,), (second,) = place.glob("parts/*/plan.json"), place.glob("whole/*/plan.json")
+    assert first.read_bytes() == second.read_bytes()
+
+
+words = st.sampled_from([*RunSpec.model_fields, "nonsense", ""])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+    | st.sampled_from(["fashion", "unipc", "float32", "times", "paper-pixel", "a.json", "best"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@given(st.dictionaries(words, values, max_size=4))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_any_spec_is_read_or_refused_with_one_line(content: dict[str, object]) -> None:
+    try:
+        spec = RunSpec.read(content)
+    except Ld3Error as error:
+        assert len(str(error).splitlines()) == 1
+        assert len(str(error)) < 600
+    else:
+        assert RunSpec.read(spec.model_dump()) == spec
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200).map(str.encode))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_any_spec_file_is_read_or_refused(content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".toml") as file:
+        file.write(content)
+        file.flush()
+        try:
+            RunSpec.read({}, Path(file.name))
+        except Ld3Error as error:
+            assert len(str(error).splitlines()) == 1
 
 
 def test_an_unwritable_folder_loses_nothing(place: Path) -> None:

@@ -311,6 +311,8 @@ def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool
                     what = f"loss {last.loss:.5f}{valid}, best {last.best:.5f}{share}"
                     tell(what, last.iteration, last.total)
             except (KeyboardInterrupt, Ld3Error) as stop:
+                if isinstance(stop, StoreError):
+                    raise  # what cannot be written now is in the last state
                 best = min([*ends, last], key=lambda end: end.best)
                 _plan(job, problem, starts, best, {}).save(folder / SO_FAR)
                 said = f"the best plan so far is {folder / SO_FAR}"

@@ -29,7 +29,7 @@ from ld3.solvers import Denoise, Solver
 from ld3.teacher import Pairs
 
 CHUNK = 64  # samples at a time where no gradient is needed
-KEPT = 4  # network calls whose activations are kept for the backward pass
+KEPT = 3  # network calls whose activations are kept for the backward pass
 SECANT = 0.1  # h of the secant for rough networks, in lam
 ROUGH = 0.5  # roughness above which a secant is used
 

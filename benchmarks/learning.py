@@ -1,0 +1,147 @@
+"""What learning costs: against the paper's settings, against bare network calls, and in memory.
+
+    python benchmarks/learning.py
+
+Cost counts evaluations of the network on one sample, a backward pass as two. Times are ratios
+measured in one run: the learner and the bare calls it makes take turns. Memory is torch's own
+record of allocations during one iteration.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from ld3 import zoo
+from ld3.discretizers import make_grid
+from ld3.discretizers.ld3.learn import Recipe, begin, learn
+from ld3.discretizers.ld3.presets import make_preset
+from ld3.discretizers.ld3.student import KEPT, Problem
+from ld3.distances import FeatureDistance
+from ld3.models import bind
+from ld3.runs import VALID, run_learn
+from ld3.solvers import make_solver
+from ld3.spec import RunSpec
+from ld3.teacher import teach
+
+NFE = 5
+
+
+def problem(nfe: int, train: int = 64, valid: int = 32) -> Problem:
+    """`fashion` with pairs of a quick teacher."""
+    model = zoo.load("fashion")
+    fine = make_grid("logsnr", model.schedule, 20)
+    pairs = (
+        teach(model, zoo.SHIPPED["fashion"].digest, make_solver("unipc"), fine, seeds)
+        for seeds in (range(train), range(VALID, VALID + valid))
+    )
+    return Problem(model, make_solver("dpmpp"), nfe, zoo.perceptual(), *pairs)
+
+
+def cost(out: Path, seeds: int) -> None:
+    """Held-out distance and evaluations of the default and of the paper's settings."""
+    for preset in ("fast", "best", "paper-pixel"):
+        plans = [
+            next(run_learn(RunSpec(preset=preset, seed=seed, judged=0, held_out=128, out=out), _no))
+            for seed in range(seeds)
+        ]
+        found = [plan.scores["learned"].distance for plan in plans]
+        work = statistics.fmean(plan.plan.learned["evaluations"] for plan in plans)
+        each = " ".join(f"{value:.5f}" for value in found)
+        print(f"{preset:<12} held-out distance {each}   evaluations {work:.0f}", flush=True)
+
+
+def _no(what: str, done: int, total: int) -> None:
+    pass
+
+
+def bare(task: Problem, recipe: Recipe) -> None:
+    """The network and distance calls of :func:`learn`, and nothing else."""
+    assert isinstance(task.distance, FeatureDistance)
+    ts = make_grid("logsnr", task.model.schedule, task.nfe).times[1:-1]
+    model, epochs = task.model, recipe.epochs_times + recipe.epochs
+    count = 0
+    features = task.distance.target(task.train.target), task.distance.target(task.valid.target)
+    for pairs in (task.train, task.valid):
+        denoise = bind(model, pairs.cond)
+        with torch.no_grad():
+            denoise(80 * pairs.noise, torch.tensor(80.0))
+    for _ in range(epochs):
+        for first in range(0, len(task.train), recipe.batch):
+            index = torch.arange(first, min(first + recipe.batch, len(task.train)))
+            cond = task.train.cond
+            assert isinstance(cond, Tensor)
+            denoise = bind(model, cond[index])
+            x = task.train.noise[index].requires_grad_()
+            for t in ts:
+                leaf = t.clone().requires_grad_()
+                out = denoise(x, leaf)
+                torch.autograd.grad(out, (x, leaf), torch.ones_like(out))
+            sample = task.train.target[index].requires_grad_()
+            loss = task.distance.distance_to(sample, tuple(f[index] for f in features[0]))
+            torch.autograd.grad(loss.sum(), sample)
+            count += 1
+            if count % recipe.validate_every == 0:
+                with torch.no_grad():
+                    denoise = bind(model, task.valid.cond)
+                    for t in ts:
+                        denoise(task.valid.noise, t)
+                    task.distance.distance_to(task.valid.target, features[1])
+
+
+def wall(rounds: int) -> None:
+    """Time of the learner over that of its bare calls."""
+    task, recipe = problem(NFE), make_preset("fast", NFE).recipe
+    start = make_grid("vp-uniform", task.model.schedule, NFE)
+    own, raw = [], []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        for _ in learn(task, recipe, begin(task, recipe, start)):
+            pass
+        middle = time.perf_counter()
+        bare(task, recipe)
+        own.append(middle - began)
+        raw.append(time.perf_counter() - middle)
+    ratios = ", ".join(f"{a / b:.2f}" for a, b in zip(own, raw, strict=True))
+    print(f"learner / bare calls: {statistics.median(own) / statistics.median(raw):.2f} ({ratios})")
+
+
+def peak(nfe: int) -> int:
+    """The largest sum of living allocations in one iteration, in bytes."""
+    task = problem(nfe, 8, 8)
+    recipe = Recipe(epochs=1, batch=8, validate_every=100)
+    state = begin(task, recipe, make_grid("logsnr", task.model.schedule, nfe))
+    steps = learn(task, recipe, state)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        next(steps)
+    events = record.profiler.kineto_results.events()
+    living = highest = 0
+    for _, change in sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"):
+        living += change
+        highest = max(highest, living)
+    return highest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, help="folder of the runs  [a temporary one]")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each preset")
+    args = parser.parse_args()
+    few, many = peak(4), peak(20)
+    print(
+        f"peak memory of an iteration, {KEPT} calls kept: NFE 4 {few / 1e6:.0f} MB, "
+        f"NFE 20 {many / 1e6:.0f} MB, ratio {many / few:.2f}",
+        flush=True,
+    )
+    wall(3)
+    with tempfile.TemporaryDirectory() as folder:
+        cost(args.out or Path(folder), args.seeds)
+
+
+if __name__ == "__main__":
+    main()
