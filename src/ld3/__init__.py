@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ld3.models import check_model as check_model
     from ld3.models import count_calls as count_calls
     from ld3.models import prior as prior
+    from ld3.plan import Plan as Plan
+    from ld3.runs import run_learn as run_learn
+    from ld3.runs import run_sample as run_sample
     from ld3.sampling import integrate as integrate
     from ld3.sampling import trajectory as trajectory
     from ld3.schedules import EDM as EDM
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from ld3.solvers import SOLVERS as SOLVERS
     from ld3.solvers import Solver as Solver
     from ld3.solvers import make_solver as make_solver
+    from ld3.spec import RunSpec as RunSpec
     from ld3.table import Table as Table
     from ld3.table import compile_table as compile_table
 
@@ -48,7 +52,10 @@ _HOME = {
         "models": (
             "FunctionModel", "Model", "bind", "bind_network", "check_model", "count_calls", "prior",
         ),
+        "plan": ("Plan",),
+        "runs": ("run_learn", "run_sample"),
         "seeds": ("noise",),
+        "spec": ("RunSpec",),
         "schedules": (
             "EDM", "Discrete", "Flow", "Schedule", "VPCosine", "VPLinear", "make_schedule",
         ),

@@ -4,14 +4,11 @@ Seeds never overlap: learning pairs, validation pairs and held-out noise come fr
 own, and scores are always on held-out noise as the solver would get it.
 """
 
-import inspect
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +20,14 @@ from ld3.discretizers import METHODS, make_grid
 from ld3.discretizers.ld3.learn import Progress, State, begin, finished, learn
 from ld3.discretizers.ld3.presets import Preset, Teacher, make_preset
 from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem, Student, roughness
-from ld3.distances import DISTANCES, Distance
-from ld3.errors import Ld3Error, ModelError, PlanError, SpecError, StoreError, unknown
+from ld3.distances import Distance
+from ld3.errors import Ld3Error, PlanError, SpecError, StoreError
 from ld3.grids import TimeGrid
-from ld3.lpips import load_lpips
-from ld3.models import Model, bind_network, check_model, fingerprint, prior
+from ld3.loading import Loaded, load_model, make_distance, of_model
+from ld3.models import Model, bind_network, prior
 from ld3.plan import ModelPart, Plan, SolverPart
 from ld3.schedules import schedule_to_json
-from ld3.scores import ACCURATE, BATCH, Scores, Tell, frechet, sampler, score
+from ld3.scores import ACCURATE, BATCH, Scores, Tell, frechet, sampler, score, silent
 from ld3.solvers import Solver, make_solver
 from ld3.spec import DTYPES, RunSpec
 from ld3.store import digest, read_json, read_tensors, sweep, write_bytes, write_json, write_tensors
@@ -39,62 +36,6 @@ from ld3.teacher import Pairs, teach
 VALID, HELD = 1_000_000_000, 2_000_000_000  # where seeds begin
 GRIDS = tuple(name for name in METHODS if not name.startswith("paper-"))
 SCREEN = 16  # validation pairs on which starts are compared
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A model with its name and the digest of its weights."""
-
-    model: Model
-    name: str
-    digest: str
-    conditions: str
-
-
-def load_model(name: str, device: str = "cpu", dtype: str | None = None) -> Loaded:
-    """A shipped model by name, or `package.module:function` that returns a model.
-
-    The function is given `device` and `dtype` if it takes arguments of these names.
-    """
-    wanted = None if dtype is None else getattr(torch, dtype)
-    if name in zoo.SHIPPED:
-        card = zoo.SHIPPED[name]
-        model: Model = zoo.load(name, device, wanted or torch.float32)
-        return Loaded(model, name, card.digest, card.conditions)
-    module, _, function = name.partition(":")
-    if not function:
-        raise unknown("model", name, [*zoo.SHIPPED, "package.module:function"])
-    sys.path.insert(0, "")
-    try:
-        make: Callable[..., Model] = getattr(import_module(module), function)
-        takes = inspect.signature(make).parameters
-        given = {"device": device, **({"dtype": wanted} if wanted else {})}
-        model = make(**{key: value for key, value in given.items() if key in takes})
-    except (ImportError, AttributeError) as error:
-        raise ModelError(f"model {name}: {error}") from None
-    finally:
-        sys.path.remove("")
-    check_model(model, device=device)
-    if wanted is not None and model.dtype != wanted:
-        raise SpecError(
-            f"dtype: got {dtype}, but the model runs in {model.dtype}; let {function} take an "
-            "argument dtype"
-        )
-    return Loaded(model, name, getattr(model, "digest", None) or fingerprint(model, device), "")
-
-
-def make_distance(name: str, loaded: Loaded) -> Distance:
-    """By name; `auto` is perceptual for shipped models and l2 for all others."""
-    shipped = loaded.name in zoo.SHIPPED
-    if name == "auto":
-        name = "perceptual" if shipped else "l2"
-    if name == "perceptual" and shipped:
-        return zoo.perceptual()
-    if name in ("lpips-vgg", "lpips-alex"):
-        return load_lpips("vgg" if name == "lpips-vgg" else "alex")
-    if name not in DISTANCES:
-        raise unknown("distance", name, ["auto", "lpips-alex", "lpips-vgg", *DISTANCES])
-    return DISTANCES[name]
 
 
 @dataclass(frozen=True)
@@ -146,14 +87,22 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        slug = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.spec.model)
+        slug = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.loaded.name)
         name = f"{slug}-{self.solver.name}{self.solver.order}-nfe{self.nfe}"
         return self.spec.out / f"{name}-{digest(self.identity)}"
 
 
-def run_learn(spec: RunSpec, tell: Tell, fresh: bool = False) -> Iterator[Learned]:
-    """Learn a plan for each number of evaluations asked for; unfinished runs are resumed."""
-    loaded = load_model(spec.model, spec.device, spec.dtype)
+def run_learn(
+    spec: RunSpec, tell: Tell = silent, fresh: bool = False, model: Model | None = None
+) -> Iterator[Learned]:
+    """Learn a plan for each number of evaluations asked for; unfinished runs are resumed.
+
+    `model` is a model of one's own, to be used instead of the one that `spec.model` names.
+    """
+    if model is None:
+        loaded = load_model(spec.model, spec.device, spec.dtype)
+    else:
+        loaded = of_model(model, spec.model if ":" in spec.model else "own", spec.device)
     distance = make_distance(spec.distance, loaded)
     solver = make_solver(spec.solver, spec.order, spec.variant)
     for nfe in spec.nfe:

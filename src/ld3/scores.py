@@ -21,6 +21,12 @@ BATCH = 100
 
 Tell = Callable[[str, int, int], None]
 """Told what is being done, how far it is, and out of how much."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
 Sampler = Callable[[Tensor, Cond], Tensor]
 
 
