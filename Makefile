@@ -1,11 +1,11 @@
 # make demo · make test: all a new user needs. Both set themselves up in .venv and are quick the
-# second time. Others: lint, types, docs, bench, clean.
+# second time. Others: lint, types, docs, bench, results (an hour), clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test lint types docs bench results clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/fashion.py --out demo
@@ -27,6 +27,11 @@ docs: $(VENV)/.dev
 bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/learning.py
+
+results: $(VENV)/.dev
+	$(BIN)/python experiments/tables.py
+	$(BIN)/python experiments/ablations.py
 
 clean:
 	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache

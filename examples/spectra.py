@@ -7,10 +7,13 @@ given one scattered P. Both enter as logarithms, scaled to about [-1, 1]:
 
     x in R^(1 x 32 x 16),   VP with beta from 0.1 to 20,   output: the noise in x,   told 999 t
 
-The package comes without spectra, so each seed makes its own condition: a quadratic surface over
-the two log k, with coefficients that spread as in the test set of the package's source archive, and
-on it scatter of the size that the number of modes in each bin asks for. Samples are decoded to
-log10 P, with P in mK^2: a distance of 0.01 is 2.3 percent of the power.
+The package comes without spectra, so each seed makes its own condition. With k = |k|, its part along
+the line of sight mu k, and u = log10(k / 0.3 Mpc^-1), the mean is
+
+    log10 P = c0 + c1 u + c2 u^2 + c3 u^3 + mu^2 (c4 + c5 u),   c Gaussian,
+
+fitted to the test set in the package's source archive, and the box adds scatter that falls with the
+number of modes in a bin. Samples are decoded to log10 P, with P in mK^2: 0.01 is 2.3 percent.
 
     pip install --no-deps 21cmpsdenoiser==1.0.2 einops
     python examples/spectra.py --out demo
@@ -36,13 +39,14 @@ from ld3.seeds import noise
 INSTALL = "pip install --no-deps 21cmpsdenoiser==1.0.2 einops"
 CONSTANTS = ("kperp", "kpar", "Nmodes", "noisy_mean", "noisy_std", "mean_mean", "mean_std")
 APART = 1 << 40  # seeds of conditions begin here, away from those of the noise
-LEVEL = (-1.4, 3.1)  # log10 P in the middle of the plane: even between these
-SHAPE = (  # mean and spread of the other coefficients, u across and v along the line of sight
-    (0.13, 0.11),  # v
-    (-0.01, 0.03),  # v^2
-    (0.02, 0.15),  # u
-    (-0.13, 0.06),  # u v
-    (-0.03, 0.05),  # u^2
+CENTRE = (0.86, 0.44, -0.63, -0.14, 0.12, 0.14)  # of c0 to c5
+SPREAD = (  # the Cholesky factor of their covariance
+    (1.34, 0.00, 0.00, 0.00, 0.00, 0.00),
+    (-0.19, 0.48, 0.00, 0.00, 0.00, 0.00),
+    (0.04, -0.11, 0.27, 0.00, 0.00, 0.00),
+    (0.23, -0.35, -0.01, 0.20, 0.00, 0.00),
+    (-0.12, 0.04, 0.06, -0.09, 0.22, 0.00),
+    (0.09, -0.07, -0.05, -0.04, -0.10, 0.12),
 )
 GRIDS = ("uniform", "quadratic", "edm", "logsnr", "cosine", "vp-uniform")
 
@@ -110,22 +114,16 @@ def load_constants(folder: Path) -> dict[str, Tensor]:
 def boxes(seeds: Sequence[int], constants: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
     """log10 of a mean power for each seed, and of what one box shows of it: (B, 1, 32, 16) each."""
     z = noise([APART + seed for seed in seeds], (6 + 32 * 16,))
-    low, high = LEVEL
-    level = low + (high - low) * torch.special.ndtr(z[:, :1])  # even, from a Gaussian
-    centre, spread = torch.tensor(SHAPE).T
-    coefficients = torch.cat([level, centre + spread * z[:, 1:6]], dim=1)
-    u, v = torch.meshgrid(unit(constants["kperp"]), unit(constants["kpar"]), indexing="ij")
-    surfaces = torch.stack([torch.ones_like(u), v, v * v, u, u * v, u * u])
-    mean = torch.einsum("bc,cij->bij", coefficients, surfaces)[:, None]
+    c = torch.tensor(CENTRE) + z[:, :6] @ torch.tensor(SPREAD).T
+    across, along = torch.meshgrid(constants["kperp"], constants["kpar"], indexing="ij")
+    k = torch.hypot(across, along)
+    u, mu2 = torch.log10(k / 0.3), (along / k) ** 2
+    terms = torch.stack([torch.ones_like(u), u, u**2, u**3, mu2, mu2 * u])
+    mean = torch.einsum("bc,cij->bij", c, terms)[:, None]
     modes = constants["Nmodes"].clone()
     modes[modes == 0] = 8  # empty bins are filled from their neighbours
-    size = (0.19 / modes + 0.015**2).sqrt()  # 1/sqrt(modes) of P, in log10, and a floor
-    return mean, mean + size * z[:, 6:].reshape(mean.shape)
-
-
-def unit(k: Tensor) -> Tensor:
-    """log k with mean 0 and variance 1."""
-    return (k.log() - k.log().mean()) / k.log().std(correction=0)
+    scatter = (0.1 / modes + 0.015**2).sqrt()
+    return mean, mean + scatter * z[:, 6:].reshape(mean.shape)
 
 
 @torch.inference_mode()
