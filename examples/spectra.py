@@ -1,14 +1,14 @@
 """A network from elsewhere that draws no images: power spectra of the young universe.
 
-The radio signal of early hydrogen is summed up by its power P at 32 x 16 wave numbers k, across and
+The radio signal of early hydrogen is summed up by its power P at 32 x 16 wave numbers, across and
 along the line of sight. A simulated box is small, so its P scatters around the true mean. The
 package 21cmpsdenoiser (MIT licence) has a score network of 9 million weights that draws such means,
 given one scattered P. Both enter as logarithms, scaled to about [-1, 1]:
 
     x in R^(1 x 32 x 16),   VP with beta from 0.1 to 20,   output: the noise in x,   told 999 t
 
-The package comes without spectra, so each seed makes its own condition. With k = |k|, its part along
-the line of sight mu k, and u = log10(k / 0.3 Mpc^-1), the mean is
+The package comes without spectra, so each seed makes its own condition. With k the length of the
+wave vector, mu k its part along the line of sight and u = log10(k / 0.3 Mpc^-1), the mean is
 
     log10 P = c0 + c1 u + c2 u^2 + c3 u^3 + mu^2 (c4 + c5 u),   c Gaussian,
 

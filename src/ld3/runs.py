@@ -248,6 +248,7 @@ def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool
                 state = begin(problem, recipe, _start_grid(name, problem))
                 write_tensors(file, state.to_tensors())
             last = finished(problem, recipe, state)
+            valid = last.best
             lines = lines[: kept + state.iteration]
             try:
                 for last in learn(problem, recipe, state, job.spec.seed):
@@ -255,9 +256,9 @@ def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool
                     write_bytes(log, ("\n".join(lines) + "\n").encode())
                     write_tensors(file, last.state.to_tensors())
                     track(len(lines), last)
-                    valid = "" if last.valid is None else f", valid {last.valid:.5f}"
+                    valid = valid if last.valid is None else last.valid
                     share = f" ({number + 1} of {len(starts.chosen)})" * (len(starts.chosen) > 1)
-                    what = f"loss {last.loss:.5f}{valid}, best {last.best:.5f}{share}"
+                    what = f"loss {last.loss:.5f}, valid {valid:.5f}, best {last.best:.5f}{share}"
                     tell(what, last.iteration, last.total)
             except (KeyboardInterrupt, Ld3Error) as stop:
                 if isinstance(stop, StoreError):

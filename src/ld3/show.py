@@ -93,9 +93,33 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"{'step':>4}  {'time':>12}  {'network time':>12}"
     for i, (t, net) in enumerate(zip(plan.times, plan.net_times, strict=True)):
         yield f"{i:>4}  {t:>12.6g}  {net:>12.6g}"
-    for name, score in plan.scores.items():
-        if isinstance(score, dict) and score.get("distance"):
-            yield f"{name:<12} held-out distance {score['distance']:.5f}"
+    yield ""
+    yield from drawn_lines(plan)
+    scores = {
+        name: score["distance"]
+        for name, score in plan.scores.items()
+        if isinstance(score, dict) and isinstance(score.get("distance"), float)
+    }
+    if scores:
+        yield ""
+        yield "held-out distance, lower is better"
+    for name, value in scores.items():
+        if value > 0:
+            yield f"{name:<14}{value:.5f}"
+
+
+def drawn_lines(plan: Plan, width: int = 64) -> Iterator[str]:
+    """The times of a plan and of the known grids as marks on an axis of lam."""
+    schedule, steps = plan.noise_schedule, len(plan.times) - 1
+    grids = {"this plan": plan.grid}
+    grids |= {name: make_grid(name, schedule, steps) for name in GRIDS}
+    first, last = schedule.lam(plan.grid.times)[[0, -1]].tolist()
+    yield f"{'':<14}noise{'lam = log(alpha/sigma)':^{width - 9}}data"
+    for name, grid in grids.items():
+        marks = ["-"] * width
+        for lam in schedule.lam(grid.times).tolist():
+            marks[round((lam - first) / (last - first) * (width - 1))] = "o"
+        yield f"{name:<14}{''.join(marks)}"
 
 
 def write_samples(out: Path, seeds: Sequence[int], samples: Tensor) -> Iterator[Path]:
