@@ -15,7 +15,7 @@ from cells import Cell, arguments, run_all, spread, write
 from ld3.discretizers import METHODS
 
 SEEDS = (0, 1, 2)
-HELD_OUT, JUDGED = 128, 1000
+HELD_OUT, JUDGED = 64, 500
 MODELS = {
     "fashion": (("unipc", "ipndm", "dpmpp", "euler"), (4, 5, 6, 8, 10)),
     "fashion-flow": (("euler",), (2, 4, 6)),

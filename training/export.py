@@ -22,6 +22,7 @@ from ld3.metrics import Moments, frechet_distance
 from ld3.zoo import networks
 
 NAMES = ["fashion", "fashion-flow", "fashion-latent", "autoencoder", "perceptual", "judge"]
+RUNS = {"fashion": "fashion-guided"}  # the last of its runs, where a model has several
 WEIGHTS = Path(__file__).resolve().parent.parent / "src" / "ld3" / "zoo" / "weights"
 
 
@@ -88,9 +89,10 @@ def main() -> None:
     old = json.loads(manifest.read_text())["files"] if manifest.exists() else {}
     files: dict[str, Any] = {}
     for name in NAMES:
-        if not (args.runs / name / "final.pt").exists():
+        run = args.runs / RUNS.get(name, name) / "final.pt"
+        if not run.exists():
             continue
-        final = torch.load(args.runs / name / "final.pt", weights_only=True)
+        final = torch.load(run, weights_only=True)
         about, full = json.loads(final["about"]), final["weights"]
         path = args.weights / f"{name}.safetensors"
         save_file({k: halve(k, v) for k, v in full.items()}, path)

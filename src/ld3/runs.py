@@ -200,14 +200,23 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
     if job.spec.start == "best":
         for done, name in enumerate(GRIDS):
             grid = make_grid(name, problem.model.schedule, problem.steps)
-            losses[name] = student.mean_loss(grid, limit=SCREEN)
+
+            def measure(grid: TimeGrid = grid) -> dict[str, Any]:
+                loss = student.mean_loss(grid, limit=SCREEN)
+                return {"loss": loss if math.isfinite(loss) else None}
+
+            what = ["start", SCREEN, len(problem.valid), *_measure(job)]
+            loss = _remembered(job, job.solver, grid, what, measure)["loss"]
+            losses[name] = math.inf if loss is None else loss
             tell("trying starts", done + 1, len(GRIDS))
         finite = [name for name in losses if math.isfinite(losses[name])] or list(losses)
         ranked = sorted(finite, key=lambda name: losses[name])
         chosen = tuple(ranked[: job.preset.starts])
         losses = {name: losses[name] for name in finite}
     rough = roughness(problem, _start_grid(chosen[0], problem))
-    cost = student.evaluations + 4 * (problem.nfe + 4 * (problem.nfe - 1))
+    seen = min(SCREEN, len(problem.valid))
+    screened = (problem.nfe - 1) * seen * len(GRIDS) if job.spec.start == "best" else 0
+    cost = screened + 4 * (problem.nfe + 4 * (problem.nfe - 1))
     starts = Starts(chosen, losses, rough if math.isfinite(rough) else 0.0, cost)
     write_json(file, asdict(starts))
     return starts
@@ -371,7 +380,7 @@ def _scores(job: Job, learned: TimeGrid, tell: Tell) -> dict[str, Scores]:
     exact = _pairs(job, seeds, "accurate samples", tell, fine).target
     grids = {name: make_grid(name, model.schedule, job.steps) for name in GRIDS}
     grids["learned"] = learned
-    what = ["distance", spec.held_out, spec.distance, asdict(job.preset.teacher)]
+    what = ["distance", spec.held_out, *_measure(job)]
     scores = {}
     for done, (name, grid) in enumerate(grids.items()):
 
@@ -399,6 +408,11 @@ def _scores(job: Job, learned: TimeGrid, tell: Tell) -> dict[str, Scores]:
         scores[name] = replace(scores.get(name, Scores(0.0, 0.0, 0.0)), **kept)
         tell("Fréchet distance", done + 1, len(judged))
     return scores
+
+
+def _measure(job: Job) -> list[Any]:
+    """What a distance to the teacher depends on."""
+    return [job.spec.distance, asdict(job.preset.teacher)]
 
 
 def _remembered(
