@@ -185,15 +185,21 @@ class Starts:
     roughness: float
     evaluations: int
 
+    @classmethod
+    def of(cls, content: Any) -> "Starts":
+        """From JSON."""
+        losses = {str(name): float(loss) for name, loss in content["losses"].items()}
+        chosen = tuple(str(name) for name in content["chosen"])
+        return cls(chosen, losses, float(content["roughness"]), int(content["evaluations"]))
+
 
 def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
     """The best known grids on some validation pairs, or what the spec names; kept in a file."""
     file = job.folder / "starts.json"
     if file.exists() and not fresh:
-        content = read_json(file)
         try:
-            return Starts(**{**content, "chosen": tuple(content["chosen"])})
-        except (KeyError, TypeError):
+            return Starts.of(read_json(file))
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise StoreError(f"{file}: wanted the starts of a run; begin with --fresh") from None
     student, losses = Student(problem), {}
     chosen: tuple[str, ...] = (job.spec.start,)
