@@ -56,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     model = build(args.which)
-    noise = 0.2 if args.which == "perceptual" else 0.0
+    noise = 0.0
 
     def loss(net: nn.Module, x: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
         assert isinstance(net, Perceptual | Judge)
