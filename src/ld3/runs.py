@@ -83,6 +83,8 @@ class Job:
         """All that determines the result."""
         asked = self.spec.model_dump(mode="json", exclude={"out", "nfe", "tensorboard"})
         weights = {"weights": self.loaded.digest, "version": __version__}
+        if self.loaded.name in zoo.SHIPPED:
+            weights |= {name: zoo.checksum(name) for name in ("perceptual", "judge")}
         return asked | {"nfe": self.nfe} | weights
 
     @property
@@ -404,13 +406,14 @@ def _scores(job: Job, learned: TimeGrid, tell: Tell) -> dict[str, Scores]:
         known: (job.solver, grids[known]),
         "learned": (job.solver, learned),
     }
+    what = ["frechet", spec.judged, zoo.checksum("judge")]
     for done, (name, (solver, grid)) in enumerate(judged.items()):
 
         def judge(solver: Solver = solver, grid: TimeGrid = grid) -> dict[str, Any]:
             draw = sampler(model, solver, grid, spec.guidance)
             return {"frechet": frechet(model, draw, spec.judged, spec.device)}
 
-        kept = _remembered(job, solver, grid, ["frechet", spec.judged], judge)
+        kept = _remembered(job, solver, grid, what, judge)
         scores[name] = replace(scores.get(name, Scores(0.0, 0.0, 0.0)), **kept)
         tell("Fréchet distance", done + 1, len(judged))
     return scores
@@ -418,7 +421,8 @@ def _scores(job: Job, learned: TimeGrid, tell: Tell) -> dict[str, Scores]:
 
 def _measure(job: Job) -> list[Any]:
     """What a distance to the teacher depends on."""
-    return [job.spec.distance, asdict(job.preset.teacher)]
+    eye = zoo.checksum("perceptual") if job.loaded.name in zoo.SHIPPED else ""
+    return [job.spec.distance, eye, asdict(job.preset.teacher)]
 
 
 def _remembered(
