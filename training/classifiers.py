@@ -1,7 +1,7 @@
 """Train the two classifiers: ``perceptual`` (a distance) and ``judge`` (a grader of samples).
 
-Loss: cross-entropy with smoothed labels on pictures that are flipped and shifted at random; the
-perceptual net sees a little Gaussian noise too, which keeps its features smooth.
+Loss: cross-entropy with smoothed labels on pictures that are flipped and shifted at random.  No
+noise is added: a distance must see the noise that too few steps leave behind.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ld3.zoo.networks import Judge, Perceptual
 SIZES = {"perceptual": [24, 48, 80, 96], "judge": [24, 64, 128]}
 
 
-def vary(x: Tensor, noise: float, shift: int, g: torch.Generator) -> Tensor:
-    """Flip half the pictures, move each by up to ``shift`` pixels, add noise of random size."""
+def vary(x: Tensor, shift: int, g: torch.Generator) -> Tensor:
+    """Flip half the pictures, move each by up to ``shift`` pixels."""
     b, _, h, w = x.shape
     flip = torch.rand(b, 1, 1, 1, generator=g) < 0.5
     x = torch.where(flip, x.flip(-1), x)
@@ -26,9 +26,7 @@ def vary(x: Tensor, noise: float, shift: int, g: torch.Generator) -> Tensor:
     dy, dx = torch.randint(0, 2 * shift + 1, (2, b), generator=g)
     rows = (dy[:, None] + torch.arange(h))[:, None, :, None]  # (B,1,H,1)
     columns = (dx[:, None] + torch.arange(w))[:, None, None, :]  # (B,1,1,W)
-    moved = padded[torch.arange(b)[:, None, None, None], 0, rows, columns]  # (B,1,H,W)
-    size = noise * torch.rand(b, 1, 1, 1, generator=g)
-    return moved + size * torch.randn(moved.shape, generator=g)
+    return padded[torch.arange(b)[:, None, None, None], 0, rows, columns]  # (B,1,H,W)
 
 
 def build(which: str) -> Perceptual | Judge:
@@ -56,11 +54,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     model = build(args.which)
-    noise = 0.0
 
     def loss(net: nn.Module, x: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
         assert isinstance(net, Perceptual | Judge)
-        return F.cross_entropy(net.logits(vary(x, noise, 1, g)), y, label_smoothing=0.05)
+        return F.cross_entropy(net.logits(vary(x, 1, g)), y, label_smoothing=0.05)
 
     plan = Plan(args.iterations, args.batch, args.lr, decay=0.02, clip=5.0, seed=args.seed)
     mean = train(model, loss, *load(args.data, "train"), plan, args.run)
