@@ -22,7 +22,6 @@ from ld3.metrics import Moments, frechet_distance
 from ld3.zoo import networks
 
 NAMES = ["fashion", "fashion-flow", "fashion-latent", "autoencoder", "perceptual", "judge"]
-RUNS = {"fashion": "fashion-guided"}  # the last of its runs, where a model has several
 WEIGHTS = Path(__file__).resolve().parent.parent / "src" / "ld3" / "zoo" / "weights"
 
 
@@ -89,7 +88,7 @@ def main() -> None:
     old = json.loads(manifest.read_text())["files"] if manifest.exists() else {}
     files: dict[str, Any] = {}
     for name in NAMES:
-        run = args.runs / RUNS.get(name, name) / "final.pt"
+        run = args.runs / name / "final.pt"
         if not run.exists():
             continue
         final = torch.load(run, weights_only=True)

@@ -166,9 +166,16 @@ def train(
     return mean.eval()
 
 
-def finish(run: Path, model: nn.Module, plan: Plan, command: str, about: dict[str, Any]) -> None:
+def finish(
+    run: Path,
+    model: nn.Module,
+    plan: Plan,
+    command: str,
+    about: dict[str, Any],
+    log: Path | None = None,
+) -> None:
     """Write ``final.pt``: weights and everything ``export.py`` needs to describe them."""
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (log or run / "log.jsonl").read_text().splitlines()]
     tail = [line["loss"] for line in lines if line["iteration"] > 0.95 * plan.iterations]
     about = {
         **about,
