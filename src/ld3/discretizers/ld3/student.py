@@ -164,8 +164,8 @@ def _secant(denoise: Denoise, schedule: Schedule, x: Tensor, lam: Tensor, h: flo
 def roughness(problem: Problem, grid: TimeGrid, samples: int = 4) -> float:
     """How much the slope of the network in time differs between h = 0.002 and h = SECANT in lam.
 
-    |slope - secant|^2 / |secant|^2, summed over the inner points of the student's trajectories:
-    near 0 for a smooth network, 1 and more where the slope at a point misleads.
+    The square of their difference over that of the secant, each summed over the inner points of the
+    student's trajectories: near 0 for a smooth network, 1 and more where the slope at a point misleads.
     """
     model, pairs = problem.model, problem.valid
     index = torch.arange(min(samples, len(pairs)), device="cpu")
