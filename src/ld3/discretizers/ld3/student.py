@@ -165,7 +165,8 @@ def roughness(problem: Problem, grid: TimeGrid, samples: int = 4) -> float:
     """How much the slope of the network in time differs between h = 0.002 and h = SECANT in lam.
 
     The square of their difference over that of the secant, each summed over the inner points of the
-    student's trajectories: near 0 for a smooth network, 1 and more where the slope at a point misleads.
+    student's trajectories: near 0 for a smooth network, 1 and more where the slope at a point
+    misleads.
     """
     model, pairs = problem.model, problem.valid
     index = torch.arange(min(samples, len(pairs)), device="cpu")
