@@ -304,7 +304,8 @@ def main(args: Sequence[str] | None = None) -> None:
     except Ld3Error as error:
         _fail(str(error))
     except (click.Abort, KeyboardInterrupt) as stop:
-        click.echo(f"ld3: interrupted{f'; {stop}' if str(stop) else ''}", err=True)
+        said = str(stop.__cause__ or stop)  # click wraps what was raised
+        click.echo(f"ld3: interrupted{f'; {said}' if said else ''}", err=True)
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -133,7 +133,11 @@ def _run(job: Job, tell: Tell, fresh: bool) -> Learned:
     if spec.slope == "secant" or (spec.slope == "auto" and starts.roughness > ROUGH):
         problem = replace(problem, secant=SECANT)
     final = _descend(job, problem, starts, tell, fresh)
-    scores = _scores(job, final.grid, tell)
+    _plan(job, problem, starts, final, {}).save(folder / SO_FAR)
+    try:
+        scores = _scores(job, final.grid, tell)
+    except KeyboardInterrupt:
+        raise Interrupted(_kept(folder)) from None
     result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
     result.plan.save(folder / "plan.json")
     (folder / SO_FAR).unlink(missing_ok=True)
@@ -282,15 +286,18 @@ def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool
                     raise  # what cannot be written now is in the last state
                 best = min([*ends, last], key=lambda end: end.best)
                 _plan(job, problem, starts, best, {}).save(folder / SO_FAR)
-                said = f"the best plan so far is {folder / SO_FAR}"
                 if isinstance(stop, Ld3Error):
-                    raise type(stop)(f"{stop}; {said}") from None
-                raise Interrupted(f"{said}; the same command goes on from there") from None
+                    raise type(stop)(f"{stop}; the best plan so far is {folder / SO_FAR}") from None
+                raise Interrupted(_kept(folder)) from None
             kept += last.iteration
             ends.append(last)
     best = min(ends, key=lambda end: end.best)
     evaluations = sum(end.state.evaluations for end in ends)
     return replace(best, state=replace(best.state, evaluations=evaluations))
+
+
+def _kept(folder: Path) -> str:
+    return f"the best plan so far is {folder / SO_FAR}; the same command goes on from there"
 
 
 def _line(start: str, progress: Progress) -> dict[str, Any]:
