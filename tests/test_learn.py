@@ -28,9 +28,11 @@ from ld3.discretizers.ld3.optimize import RULES, clipped
 from ld3.discretizers.ld3.parametrize import Clock
 from ld3.discretizers.ld3.presets import PRESETS, iterations, make_preset
 from ld3.discretizers.ld3.student import ROUGH, Problem, Student, roughness
+from ld3.discretizers.ld3.tuning import tuned_table
 from ld3.distances import l2
 from ld3.errors import ModelError, PlanError, SpecError, StoreError
 from ld3.store import read_tensors, write_tensors
+from ld3.table import Table, Tuned
 from ld3.teacher import Pairs, teach
 from ld3.zoo.toy import gaussian, mixture
 
@@ -57,6 +59,10 @@ def euler_problem(d: int = 1) -> Problem:
     )
 
 
+def table(problem: Problem, grid: TimeGrid) -> Table:
+    return tuned_table(problem.solver, problem.model.schedule, Tuned(grid))
+
+
 def run(problem: Problem, recipe: Recipe, start: TimeGrid | None = None) -> Progress:
     grid = make_grid("logsnr", problem.model.schedule, problem.steps) if start is None else start
     *_, last = learn(problem, recipe, begin(problem, recipe, grid))
@@ -64,7 +70,7 @@ def run(problem: Problem, recipe: Recipe, start: TimeGrid | None = None) -> Prog
 
 
 def test_euler_on_gaussian_data_learns_the_tangent_law() -> None:
-    recipe = Recipe(batch=16, epochs=400, learn_net=False, rate_times=0.1, floor=0.001)
+    recipe = Recipe(batch=16, epochs=400, learn="times", rate_times=0.1, floor=0.001)
     result = run(euler_problem(), recipe)
     wanted = tangent_law(euler_problem().model.schedule, N, STD).times
     assert (result.grid.times / wanted - 1).abs().max() < 1e-4
@@ -75,7 +81,7 @@ def test_network_times_make_euler_exact() -> None:
     recipe = Recipe(batch=16, epochs=400, rate_times=0.05, rate_net=0.05, floor=0.001)
     result = run(euler_problem(), recipe)
     assert result.best < 1e-12
-    assert result.best < 1e-9 * run(euler_problem(), replace(recipe, learn_net=False)).best
+    assert result.best < 1e-9 * run(euler_problem(), replace(recipe, learn="times")).best
 
 
 @pytest.mark.parametrize("reach", ["inside", "outside"])
@@ -96,12 +102,12 @@ def test_soft_forcing_in_closed_form(reach: str) -> None:
     student, near, index = Student(problem), problem.train.noise, torch.arange(16)
     for _ in range(400):
         leaf = near.clone().requires_grad_()
-        losses = student.losses("train", index, grid, leaf)
+        losses = student.losses("train", index, table(problem, grid), leaf)
         (slope,) = torch.autograd.grad(losses.sum(), leaf)
         near = moved(near, problem.train.noise, slope, 0.2 * d / (rho * k * 80) ** 2, r)
         away = torch.linalg.vector_norm(near - problem.train.noise, dim=1)
         assert bool((away <= r * (1 + 1e-6)).all())
-    residual = (d * student.losses("train", index, grid, near)).sqrt()
+    residual = (d * student.losses("train", index, table(problem, grid), near)).sqrt()
     wanted = k * 80 * ((1 - rho) * size - rho * r).clamp_min(0)
     assert (residual - wanted).abs().max() < 1e-6
 
@@ -134,15 +140,15 @@ def test_first_phase_keeps_the_network_times() -> None:
     problem = euler_problem()
     recipe = Recipe(batch=8, epochs_times=2, epochs=1, rate_net=0.1)
     states = [p.state for p in learn(problem, recipe, begin(problem, recipe, make_grid("edm", problem.model.schedule, N)))]  # noqa: E501  # fmt: skip
-    assert all(bool((state.shifts == 0).all()) for state in states[:4])
-    assert bool((states[-1].shifts != 0).any())
+    assert all(bool((state.numbers["net"] == 0).all()) for state in states[:4])
+    assert bool((states[-1].numbers["net"] != 0).any())
 
 
 def test_the_best_is_what_its_validation_loss_says() -> None:
     problem = euler_problem()
     result = run(problem, Recipe(batch=8, epochs=6, validate_every=1, rate_times=0.3))
     student = Student(problem)
-    assert student.mean_loss(result.grid) == result.best
+    assert student.mean_loss(table(problem, result.grid)) == result.best
 
 
 def test_the_learned_grid_is_better_on_noise_it_never_saw() -> None:
@@ -157,10 +163,10 @@ def test_the_learned_grid_is_better_on_noise_it_never_saw() -> None:
         problem = Problem(model, make_solver(name), 5, l2, train, valid)
         starts = [make_grid(method, model.schedule, 5) for method in ("edm", "logsnr", "cosine")]
         judge = Student(replace(problem, valid=held))
-        losses = [judge.mean_loss(grid) for grid in starts]
+        losses = [judge.mean_loss(table(problem, grid)) for grid in starts]
         start = starts[losses.index(min(losses))]
         result = run(problem, Recipe(epochs=20, rate_times=0.05, rate_net=0.02, average=0.8), start)
-        assert judge.mean_loss(result.grid) < 0.8 * min(losses), name
+        assert judge.mean_loss(table(problem, result.grid)) < 0.8 * min(losses), name
 
 
 # Rough networks and long trajectories
@@ -214,8 +220,8 @@ def test_calls_that_are_rematerialised_change_no_bit(
         monkeypatch.setattr(student, "KEPT", kept)
         found.append(run(problem, recipe).state)
     for other in found[1:]:
-        assert torch.equal(found[0].logits, other.logits)
-        assert torch.equal(found[0].shifts, other.shifts)
+        assert torch.equal(found[0].numbers["times"], other.numbers["times"])
+        assert torch.equal(found[0].numbers["net"], other.numbers["net"])
         assert found[0].evaluations > other.evaluations
 
 
@@ -347,7 +353,7 @@ def test_a_stopped_run_goes_on_to_the_bit(tmp_path: Path, name: str) -> None:
 def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
     problem = euler_problem()
     tensors = begin(problem, Recipe(), make_grid("edm", problem.model.schedule, N)).to_tensors()
-    for name in ("logits", "best", "iteration"):
+    for name in ("numbers.times", "best", "iteration"):
         with pytest.raises(StoreError, match="wanted all parts"):
             State.from_tensors({key: v for key, v in tensors.items() if key != name})
     with pytest.raises(StoreError, match="wanted all parts"):
@@ -364,7 +370,7 @@ def test_losses_that_are_not_finite_are_skipped_then_fatal() -> None:
     with pytest.raises(ModelError, match="not finite 6 times"):
         next(steps)
     assert [s.skipped for s in seen] == [1, 2, 3, 4, 5]
-    assert torch.equal(seen[-1].logits, state.logits)
+    assert torch.equal(seen[-1].numbers["times"], state.numbers["times"])
 
 
 def test_cost_is_counted() -> None:

@@ -1,13 +1,16 @@
 """A plan: what is learned, stored and used. A solver, its times, and for which model.
 
-`plan.json` is for people and programs: times and network times in full precision, the noise
-schedule, the model it was learned for, how it was learned and how well it did. Reading one checks
-everything; using one with another model is refused with the reason unless it is forced.
+`plan.json` is for people and programs: times and network times in full precision, what was added to
+the solver's weights if that was learned too (row n of `corrections` goes to x_T and the first n
+data estimates, see :mod:`ld3.table`), the noise schedule, the model it was learned for, how it was
+learned and how well it did. Reading one checks everything; using one with another model is refused
+with the reason unless it is forced.
 """
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ld3.errors import Ld3Error, PlanError
@@ -17,11 +20,12 @@ from ld3.predictions import Prediction
 from ld3.schedules import Schedule, schedule_from_json, schedule_to_json
 from ld3.solvers import Solver, make_solver
 from ld3.store import read_json, write_json
-from ld3.table import Table, compile_table
+from ld3.table import Table, Tuned, compile_table
 
 MAX_STEPS = 1000
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Times = Annotated[list[Number], Field(min_length=2, max_length=MAX_STEPS + 1)]
+Row = Annotated[list[Annotated[float, Field(ge=-1e3, le=1e3)]], Field(max_length=2 * MAX_STEPS + 1)]
 Text = Annotated[str, Field(max_length=500)]
 
 
@@ -54,6 +58,7 @@ class Plan(_Part):
     solver: SolverPart
     times: Times
     net_times: Times
+    corrections: Annotated[list[Row], Field(max_length=2 * MAX_STEPS)] | None = None
     schedule: dict[str, Any]
     model: ModelPart
     learned: dict[str, Any] = {}
@@ -80,6 +85,13 @@ class Plan(_Part):
             raise PlanError(f"{name}: {error}") from None
         if plan.nfe != wanted:
             raise PlanError(f"{name}: got nfe {plan.nfe}, wanted {wanted} for {grid.steps} steps")
+        if plan.corrections is not None:
+            lengths = [len(row) for row in plan.corrections]
+            if lengths != list(range(2, wanted + 2)):
+                raise PlanError(
+                    f"{name}: corrections: got rows of {lengths[:12]} numbers, wanted "
+                    f"2, 3, .. {wanted + 1}: one row an evaluation"
+                )
         return plan
 
     def save(self, path: Path | str) -> None:
@@ -89,6 +101,16 @@ class Plan(_Part):
     @property
     def grid(self) -> TimeGrid:
         return TimeGrid.of(self.times, self.net_times)
+
+    @property
+    def tuned(self) -> Tuned:
+        """The times with the corrections."""
+        if self.corrections is None:
+            return Tuned(self.grid)
+        full = torch.zeros(self.nfe, self.nfe + 1, dtype=torch.float64, device="cpu")
+        for n, row in enumerate(self.corrections):
+            full[n, : len(row)] = torch.tensor(row, dtype=torch.float64, device="cpu")
+        return Tuned(self.grid, full)
 
     @property
     def noise_schedule(self) -> Schedule:
@@ -102,7 +124,16 @@ class Plan(_Part):
 
     def table(self) -> Table:
         """The plan as numbers on the network's own output."""
-        return compile_table(self.make_solver(), self.knots(), self.model.prediction)
+        return compile_table(
+            self.make_solver(), self.knots(), self.model.prediction, self.tuned.corrections
+        )
+
+    @staticmethod
+    def rows(tuned: Tuned) -> list[list[float]] | None:
+        """Corrections as a plan holds them."""
+        if tuned.corrections is None:
+            return None
+        return [row[: n + 2].tolist() for n, row in enumerate(tuned.corrections)]
 
     def check_fits(self, model: Model, digest: str) -> None:
         """Refuse a model that is not the one the plan was learned for."""

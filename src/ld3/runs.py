@@ -6,7 +6,7 @@ own, and scores are always on held-out noise as the solver would get it.
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,26 +16,30 @@ import torch
 from torch import Tensor
 
 from ld3 import __version__, zoo
-from ld3.discretizers import METHODS, make_grid
+from ld3.discretizers import BUMPS, HANDMADE, METHODS, make_grid
 from ld3.discretizers.ld3.learn import Progress, State, begin, finished, learn
 from ld3.discretizers.ld3.presets import Preset, Teacher, make_preset
 from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem, Student, roughness
+from ld3.discretizers.ld3.tuning import tuned_table
 from ld3.distances import Distance
 from ld3.errors import Ld3Error, PlanError, SpecError, StoreError
-from ld3.grids import TimeGrid
+from ld3.grids import knots
 from ld3.loading import Loaded, load_model, make_distance, of_model
+from ld3.metrics import Moments, frechet_distance
 from ld3.models import Model, bind_network, prior
 from ld3.plan import ModelPart, Plan, SolverPart
 from ld3.schedules import schedule_to_json
-from ld3.scores import ACCURATE, BATCH, Scores, Tell, frechet, sampler, score, silent
+from ld3.scores import ACCURATE, BATCH, Scores, Tell, judged, sampler, score, silent
 from ld3.solvers import Solver, make_solver
 from ld3.spec import DTYPES, RunSpec
 from ld3.store import digest, read_json, read_tensors, sweep, write_bytes, write_json, write_tensors
+from ld3.table import Table, Tuned, compile_table
 from ld3.teacher import Pairs, teach
 
 VALID, HELD = 1_000_000_000, 2_000_000_000  # where seeds begin
 GRIDS = tuple(name for name in METHODS if not name.startswith("paper-"))
-SCREEN = 16  # validation pairs on which starts are compared
+TRIED = (*GRIDS, *BUMPS)  # as starts
+SCREEN, FINALISTS = 6, 6  # pairs on which all starts are compared; how many are on all pairs
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,12 @@ class Learned:
 
     @property
     def best_grid(self) -> str:
-        """The best of the grids that were not learned."""
-        known = [name for name in self.scores if name in METHODS]
-        return min(known, key=lambda name: self.scores[name].distance)
+        """The best of the known grids, hand-made or published."""
+        return _best(self.scores, METHODS)
+
+
+def _best(scores: Mapping[str, Scores], among: Collection[str]) -> str:
+    return min((n for n in scores if n in among), key=lambda name: scores[name].distance)
 
 
 class Interrupted(KeyboardInterrupt):
@@ -109,7 +116,9 @@ def run_learn(
     solver = make_solver(spec.solver, spec.order, spec.variant)
     for nfe in spec.nfe:
         preset = make_preset(spec.preset, nfe, spec.pairs)
-        recipe = replace(preset.recipe, learn_net=spec.learn == "times+net", **spec.recipe)  # type: ignore[arg-type]
+        recipe = replace(preset.recipe, **spec.recipe)  # type: ignore[arg-type]
+        if spec.learn is not None:
+            recipe = replace(recipe, learn=spec.learn)
         teacher = replace(preset.teacher, **spec.teacher)
         preset = replace(preset, recipe=recipe, teacher=teacher)
         yield _run(Job(spec, loaded, distance, solver, nfe, preset), tell, fresh)
@@ -135,7 +144,7 @@ def _run(job: Job, tell: Tell, fresh: bool) -> Learned:
     final = _descend(job, problem, starts, tell, fresh)
     _plan(job, problem, starts, final, {}).save(folder / SO_FAR)
     try:
-        scores = _scores(job, final.grid, tell)
+        scores = _scores(job, final.tuned, starts, tell)
     except KeyboardInterrupt:
         raise Interrupted(_kept(folder)) from None
     result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
@@ -207,38 +216,51 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
             return Starts.of(read_json(file))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise StoreError(f"{file}: wanted the starts of a run; begin with --fresh") from None
-    student, losses = Student(problem), {}
+    student = Student(problem)
+    losses: dict[str, float] = {}
     chosen: tuple[str, ...] = (job.spec.start,)
     if job.spec.start == "best":
-        for done, name in enumerate(GRIDS):
-            grid = make_grid(name, problem.model.schedule, problem.steps)
+        rounds = ((SCREEN, TRIED), (0, ()))
+        for pairs, names in rounds:
+            names = names or tuple(_ranked(losses)[:FINALISTS])
+            losses = {}
+            for done, name in enumerate(names):
+                table = _start_table(name, problem)
 
-            def measure(grid: TimeGrid = grid) -> dict[str, Any]:
-                loss = student.mean_loss(grid, limit=SCREEN)
-                return {"loss": loss if math.isfinite(loss) else None}
+                def measure(table: Table = table, pairs: int = pairs) -> dict[str, Any]:
+                    loss = student.mean_loss(table, limit=pairs)
+                    return {"loss": loss if math.isfinite(loss) else None}
 
-            what = ["start", SCREEN, len(problem.valid), *_measure(job)]
-            loss = _remembered(job, job.solver, grid, what, measure)["loss"]
-            losses[name] = math.inf if loss is None else loss
-            tell("trying starts", done + 1, len(GRIDS))
-        finite = [name for name in losses if math.isfinite(losses[name])] or list(losses)
-        ranked = sorted(finite, key=lambda name: losses[name])
-        chosen = tuple(ranked[: job.preset.starts])
-        losses = {name: losses[name] for name in finite}
-    rough = roughness(problem, _start_grid(chosen[0], problem))
-    seen = min(SCREEN, len(problem.valid))
-    screened = (problem.nfe - 1) * seen * len(GRIDS) if job.spec.start == "best" else 0
+                what = ["start", pairs, len(problem.valid), *_measure(job)]
+                loss = _remembered(job, table, what, measure)["loss"]
+                losses[name] = math.inf if loss is None else loss
+                tell("trying starts", done + 1, len(names))
+        chosen = tuple(_ranked(losses)[: job.preset.starts])
+    rough = roughness(problem, _start(chosen[0], problem).grid)
+    seen = min(SCREEN, len(problem.valid)) * len(TRIED) + len(problem.valid) * len(losses)
+    screened = (problem.nfe - 1) * seen if losses else 0
     cost = screened + 4 * (problem.nfe + 4 * (problem.nfe - 1))
     starts = Starts(chosen, losses, rough if math.isfinite(rough) else 0.0, cost)
     write_json(file, asdict(starts))
     return starts
 
 
-def _start_grid(name: str, problem: Problem) -> TimeGrid:
+def _ranked(losses: Mapping[str, float]) -> list[str]:
+    """Best first; those that are not finite only if there are no others."""
+    finite = [name for name in losses if math.isfinite(losses[name])] or list(losses)
+    return sorted(finite, key=lambda name: losses[name])
+
+
+def _start(name: str, problem: Problem) -> Tuned:
     schedule, steps = problem.model.schedule, problem.steps
     if name.endswith(".json"):
-        return Plan.load(name).grid.checked(schedule, steps)
-    return make_grid(name, schedule, steps)
+        tuned = Plan.load(name).tuned
+        return replace(tuned, grid=tuned.grid.checked(schedule, steps))
+    return Tuned(make_grid(name, schedule, steps))
+
+
+def _start_table(name: str, problem: Problem) -> Table:
+    return tuned_table(problem.solver, problem.model.schedule, _start(name, problem))
 
 
 # Descent
@@ -266,7 +288,7 @@ def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool
             if file.exists() and not fresh:
                 state = State.from_tensors(read_tensors(file))
             else:
-                state = begin(problem, recipe, _start_grid(name, problem))
+                state = begin(problem, recipe, _start(name, problem))
                 write_tensors(file, state.to_tensors())
             last = finished(problem, recipe, state)
             valid = last.best
@@ -345,8 +367,9 @@ def _plan(
     return Plan(
         nfe=job.nfe,
         solver=SolverPart(name=solver.name, order=solver.order, variant=solver.variant),
-        times=final.grid.times.tolist(),
-        net_times=final.grid.net_times.tolist(),
+        times=final.tuned.grid.times.tolist(),
+        net_times=final.tuned.grid.net_times.tolist(),
+        corrections=Plan.rows(final.tuned),
         schedule=schedule_to_json(model.schedule),
         model=ModelPart(
             name=job.loaded.name,
@@ -382,48 +405,73 @@ def _plain(preset: Preset) -> dict[str, Any]:
 # Scores
 
 
-def _scores(job: Job, learned: TimeGrid, tell: Tell) -> dict[str, Scores]:
-    """Every known grid and the learned one on the same held-out noise.
+def _scores(job: Job, learned: Tuned, starts: Starts, tell: Tell) -> dict[str, Scores]:
+    """Every known grid, the start and the learned solver on the same held-out noise.
 
-    The Fréchet distance, for shipped models, is that of an accurate run, the best known grid and
-    the plan. Scores are kept on disk, so that runs that share grids and noise share them.
+    The Fréchet distance, for shipped models, is that of an accurate run, the best hand-made and the
+    best known grid, and the plan. Scores are kept on disk, so that runs that share grids and noise
+    share them.
     """
     spec, model = job.spec, job.loaded.model
     seeds = range(HELD, HELD + spec.held_out)
     held = _pairs(job, seeds, "held-out pairs", tell)
     fine = Teacher("unipc", 3, "bh1", "logsnr", ACCURATE)
     exact = _pairs(job, seeds, "accurate samples", tell, fine).target
-    grids = {name: make_grid(name, model.schedule, job.steps) for name in GRIDS}
-    grids["learned"] = learned
+    names = [*GRIDS, *(name for name in starts.chosen[:1] if name in BUMPS)]
+    tables = {name: _table(job, name) for name in names}
+    tables["learned"] = compile_table(
+        job.solver, knots(model.schedule, learned.grid), model.prediction, learned.corrections
+    )
     what = ["distance", spec.held_out, *_measure(job)]
     scores = {}
-    for done, (name, grid) in enumerate(grids.items()):
+    for done, (name, table) in enumerate(tables.items()):
 
-        def measure(grid: TimeGrid = grid) -> dict[str, Any]:
-            own = score(model, job.solver, grid, job.distance, held, exact, spec.guidance)
-            return asdict(own)
+        def measure(table: Table = table) -> dict[str, Any]:
+            return asdict(score(model, table, job.distance, held, exact, spec.guidance))
 
-        scores[name] = Scores(**_remembered(job, job.solver, grid, what, measure))
-        tell("scoring on held-out noise", done + 1, len(grids))
+        scores[name] = Scores(**_remembered(job, table, what, measure))
+        tell("scoring on held-out noise", done + 1, len(tables))
     if job.loaded.name not in zoo.SHIPPED or spec.judged < 2:
         return scores
-    known = min(GRIDS, key=lambda name: scores[name].distance)
-    judged = {
-        "accurate": (make_solver("unipc"), make_grid("logsnr", model.schedule, 20)),
-        known: (job.solver, grids[known]),
-        "learned": (job.solver, learned),
-    }
-    what = ["frechet", spec.judged, zoo.checksum("judge")]
-    for done, (name, (solver, grid)) in enumerate(judged.items()):
-
-        def judge(solver: Solver = solver, grid: TimeGrid = grid) -> dict[str, Any]:
-            draw = sampler(model, solver, grid, spec.guidance)
-            return {"frechet": frechet(model, draw, spec.judged, spec.device)}
-
-        kept = _remembered(job, solver, grid, what, judge)
-        scores[name] = replace(scores.get(name, Scores(0.0, 0.0, 0.0)), **kept)
-        tell("Fréchet distance", done + 1, len(judged))
+    accurate = compile_table(
+        make_solver("unipc"),
+        knots(model.schedule, make_grid("logsnr", model.schedule, 20)),
+        model.prediction,
+    )
+    shown = {"accurate": accurate}
+    shown |= {n: tables[n] for n in (_best(scores, HANDMADE), _best(scores, METHODS), "learned")}
+    real, seen = zoo.judge_moments(), {}
+    for done, (name, table) in enumerate(shown.items()):
+        seen[name] = _judged(job, table)
+        tell("Fréchet distance", done + 1, len(shown))
+        scores[name] = replace(
+            scores.get(name, Scores(0.0, 0.0, 0.0)),
+            frechet=frechet_distance(seen[name], real),
+            frechet_accurate=frechet_distance(seen[name], seen["accurate"]),
+        )
     return scores
+
+
+def _table(job: Job, name: str) -> Table:
+    """The job's solver on a known grid."""
+    model = job.loaded.model
+    k = knots(model.schedule, make_grid(name, model.schedule, job.steps))
+    return compile_table(job.solver, k, model.prediction)
+
+
+def _judged(job: Job, table: Table) -> Moments:
+    """How the judge sees samples of a table, from disk if it looked before."""
+    spec = job.spec
+    what = ["judged", spec.judged, zoo.checksum("judge")]
+    file = _file(job, table, what, "safetensors")
+    if file.exists():
+        with suppress(StoreError, KeyError):
+            kept = read_tensors(file)
+            return Moments(spec.judged, kept["total"], kept["outer"])
+    draw = sampler(job.loaded.model, table, spec.guidance)
+    moments = judged(job.loaded.model, draw, spec.judged, spec.device)
+    write_tensors(file, {"total": moments.total, "outer": moments.outer})
+    return moments
 
 
 def _measure(job: Job) -> list[Any]:
@@ -433,18 +481,10 @@ def _measure(job: Job) -> list[Any]:
 
 
 def _remembered(
-    job: Job, solver: Solver, grid: TimeGrid, what: list[Any], compute: Callable[[], dict[str, Any]]
+    job: Job, table: Table, what: list[Any], compute: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """What `compute` gives, from disk if it was computed before."""
-    key = {
-        "what": what,
-        "model": [job.loaded.digest, str(job.loaded.model.dtype), job.spec.guidance],
-        "schedule": schedule_to_json(job.loaded.model.schedule),
-        "solver": [solver.name, solver.order, solver.variant],
-        "times": [grid.times.tolist(), grid.net_times.tolist()],
-        "version": __version__,
-    }
-    file = job.spec.out / "scores" / f"{digest(key)}.json"
+    file = _file(job, table, what, "json")
     if file.exists():
         with suppress(StoreError):
             content = read_json(file)
@@ -453,6 +493,18 @@ def _remembered(
     content = compute()
     write_json(file, content)
     return content
+
+
+def _file(job: Job, table: Table, what: list[Any], kind: str) -> Path:
+    """Where something about a table on a model is kept."""
+    key = {
+        "what": what,
+        "model": [job.loaded.digest, str(job.loaded.model.dtype), job.spec.guidance],
+        "schedule": schedule_to_json(job.loaded.model.schedule),
+        "table": [table.weights.tolist(), table.net_times.tolist()],
+        "version": __version__,
+    }
+    return job.spec.out / "scores" / f"{digest(key)}.{kind}"
 
 
 def run_sample(

@@ -8,11 +8,9 @@ from torch import Tensor
 
 from ld3 import zoo
 from ld3.distances import Distance
-from ld3.grids import TimeGrid, knots
-from ld3.metrics import Moments, frechet_distance
+from ld3.metrics import Moments
 from ld3.models import Cond, Model, bind_network, prior
-from ld3.solvers import Solver
-from ld3.table import compile_table
+from ld3.table import Table
 from ld3.teacher import Pairs
 
 JUDGED = 3_000_000_000  # where the seeds of the Fréchet distance begin
@@ -32,17 +30,17 @@ Sampler = Callable[[Tensor, Cond], Tensor]
 
 @dataclass(frozen=True)
 class Scores:
-    """One grid on held-out noise."""
+    """One solver on held-out noise."""
 
     distance: float  # to the teacher, in the distance that was learned with
     to_teacher: float  # root mean square
     to_accurate: float
-    frechet: float | None = None
+    frechet: float | None = None  # to real pictures
+    frechet_accurate: float | None = None  # to an accurate run's samples from the same noise
 
 
-def sampler(model: Model, solver: Solver, grid: TimeGrid, guidance: float) -> Sampler:
+def sampler(model: Model, table: Table, guidance: float) -> Sampler:
     """(x, condition) -> decoded samples."""
-    table = compile_table(solver, knots(model.schedule, grid), model.prediction)
 
     @torch.no_grad()
     def sample(x: Tensor, cond: Cond) -> Tensor:
@@ -52,24 +50,18 @@ def sampler(model: Model, solver: Solver, grid: TimeGrid, guidance: float) -> Sa
 
 
 def score(
-    model: Model,
-    solver: Solver,
-    grid: TimeGrid,
-    distance: Distance,
-    held: Pairs,
-    exact: Tensor,
-    guidance: float,
+    model: Model, table: Table, distance: Distance, held: Pairs, exact: Tensor, guidance: float
 ) -> Scores:
-    """A grid on held-out noise: against the teacher's samples and the `exact` ones."""
+    """A table on held-out noise: against the teacher's samples and the `exact` ones."""
     x = model.schedule.prior_std * held.noise
-    sample = sampler(model, solver, grid, guidance)(x, held.cond)
+    sample = sampler(model, table, guidance)(x, held.cond)
     with torch.no_grad():
         own = float(distance(sample, held.target).mean())
     return Scores(own, _rms(sample, held.target), _rms(sample, exact))
 
 
-def frechet(model: Model, draw: Sampler, count: int, device: str) -> float:
-    """Of `count` samples to the test set, by the features of the shipped judge."""
+def judged(model: Model, draw: Sampler, count: int, device: str) -> Moments:
+    """How the shipped judge sees `count` samples."""
     judge = zoo.judge(device)
 
     def features() -> Iterator[Tensor]:
@@ -79,7 +71,7 @@ def frechet(model: Model, draw: Sampler, count: int, device: str) -> float:
             with torch.no_grad():
                 yield judge.features(sample.float().clamp(-1, 1))
 
-    return frechet_distance(Moments.of(features()), zoo.judge_moments())
+    return Moments.of(features())
 
 
 def _rms(a: Tensor, b: Tensor) -> float:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ld3.discretizers import make_grid
 from ld3.pictures import draw_grids, draw_rows, is_image, write_image
-from ld3.plan import Plan
+from ld3.plan import Plan, SolverPart
 from ld3.runs import GRIDS, Learned, run_sample
 from ld3.scores import ACCURATE
 from ld3.store import write_tensors
@@ -21,16 +21,23 @@ def learned_table(result: Learned) -> Iterator[str]:
         f"{plan.model.name}, {plan.solver.name}-{plan.solver.order}, {plan.nfe} evaluations: "
         f"{asked['held_out']} held-out noises, lower is better"
     )
-    yield f"{'grid':<16}{'distance':>10}{'to teacher':>12}{'to accurate':>13}{'Fréchet':>10}"
+    yield f"{'':<49}{'Fréchet distance to':>26}"
+    yield (
+        f"{'grid':<16}{'distance':>9}{'to teacher':>11}{'to accurate':>12}"
+        f"{'real':>13}{'accurate':>14}"
+    )
     for name, score in scores.items():
-        frechet = "" if score.frechet is None else f"{score.frechet:.3f}"
+        frechet = "".join(
+            f"{'' if value is None else f'{value:.3f}':>{width}}"
+            for value, width in ((score.frechet, 14), (score.frechet_accurate, 14))
+        ).rstrip()
         if name == "accurate":
-            yield f"{name:<16}{'':>10}{'':>12}{'':>13}{frechet:>10}"
+            yield f"{name:<48}{frechet}"
             continue
         mark = " *" if name == result.best_grid else ""
         yield (
-            f"{name + mark:<16}{score.distance:>10.5f}{score.to_teacher:>12.4f}"
-            f"{score.to_accurate:>13.4f}{frechet:>10}"
+            f"{name + mark:<16}{score.distance:>9.5f}{score.to_teacher:>11.4f}"
+            f"{score.to_accurate:>12.4f}{frechet}"
         )
     best, own = scores[result.best_grid].distance, scores["learned"].distance
     if own < best:
@@ -39,7 +46,10 @@ def learned_table(result: Learned) -> Iterator[str]:
         yield f"No gain: the best known grid (*) is as good ({best:.5f}); use it."
     notes = [f"accurate = {ACCURATE} steps of UniPC-3"]
     if scores["learned"].frechet is not None:
-        notes.append(f"Fréchet from {asked['judged']} samples only: a rough guide")
+        notes.append(
+            f"Fréchet distances from {asked['judged']} samples only, to real pictures and to an "
+            "accurate run from the same noise: a rough guide"
+        )
     yield f"({'; '.join(notes)})"
 
 
@@ -47,28 +57,21 @@ def write_pictures(result: Learned, device: str) -> Iterator[Path]:
     """The same noise: best known grid and plan; and the times on a line."""
     plan = result.plan
     seeds = range(4_000_000_000, 4_000_000_012)
-    known = make_grid(result.best_grid, plan.noise_schedule, len(plan.times) - 1)
+    steps, schedule = len(plan.times) - 1, plan.noise_schedule
+    fine = SolverPart(name="unipc", order=3, variant="bh1")
     rows = []
-    for label, grid, solver, nfe in (
-        (
-            f"accurate, {ACCURATE}",
-            make_grid("logsnr", plan.noise_schedule, ACCURATE),
-            None,
-            ACCURATE,
-        ),
-        (f"{result.best_grid}, {plan.nfe}", known, plan.solver, plan.nfe),
-        (f"learned, {plan.nfe}", plan.grid, plan.solver, plan.nfe),
+    for label, grid, solver in (
+        (f"accurate, {ACCURATE}", make_grid("logsnr", schedule, ACCURATE), fine),
+        (f"{result.best_grid}, {plan.nfe}", make_grid(result.best_grid, schedule, steps), None),
     ):
-        other = plan.model_copy(
-            update={
-                "times": grid.times.tolist(),
-                "net_times": grid.net_times.tolist(),
-                "nfe": nfe,
-                **({} if solver else {"solver": plan.solver.model_copy(
-                    update={"name": "unipc", "order": 3, "variant": "bh1"})}),
-            }
-        )  # fmt: skip
-        rows.append((label, run_sample(other, seeds, device, force=True)))
+        change = {
+            "times": grid.times.tolist(),
+            "net_times": grid.net_times.tolist(),
+            "corrections": None,
+            "solver": solver or plan.solver,
+        }
+        rows.append((label, run_sample(plan.model_copy(update=change), seeds, device, force=True)))
+    rows.append((f"learned, {plan.nfe}", run_sample(plan, seeds, device, force=True)))
     if is_image(rows[0][1]):
         draw_rows(result.folder / "samples.png", rows)
         yield result.folder / "samples.png"
@@ -93,6 +96,11 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     yield f"{'step':>4}  {'time':>12}  {'network time':>12}"
     for i, (t, net) in enumerate(zip(plan.times, plan.net_times, strict=True)):
         yield f"{i:>4}  {t:>12.6g}  {net:>12.6g}"
+    if plan.corrections is not None:
+        yield ""
+        yield "added to the solver's weights on the noise and on each data estimate (x0) so far"
+        for n, row in enumerate(plan.corrections):
+            yield f"{n + 1:>4}  " + " ".join(f"{value:>9.5f}" for value in row)
     yield ""
     yield from drawn_lines(plan)
     scores = {

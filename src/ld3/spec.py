@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from ld3.discretizers import METHODS
-from ld3.discretizers.ld3.learn import Recipe
+from ld3.discretizers import make_method
+from ld3.discretizers.ld3.learn import Learn, Recipe
 from ld3.discretizers.ld3.presets import PRESETS
 from ld3.errors import SpecError, unknown
 from ld3.solvers import make_solver
@@ -28,15 +28,15 @@ class RunSpec(BaseModel):
     order: int | None = None
     variant: str | None = None
     nfe: Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], Field(min_length=1)] = (5,)
-    preset: str = "fast"
-    learn: Literal["times", "times+net"] = "times+net"
+    preset: str = "standard"
+    learn: Learn | None = None
     start: str = "best"
     distance: str = "auto"
     pairs: Annotated[int, Field(ge=2, le=100_000)] | None = None
     guidance: Annotated[float, Field(ge=0, le=100)] = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     held_out: Annotated[int, Field(ge=2, le=100_000)] = 64
-    judged: Annotated[int, Field(ge=0, le=100_000)] = 500
+    judged: Annotated[int, Field(ge=0, le=100_000)] = 250
     recipe: dict[str, float | int | str | bool] = {}
     slope: Literal["auto", "exact", "secant"] = "auto"
     teacher_solver: str | None = None
@@ -106,6 +106,6 @@ class RunSpec(BaseModel):
         if spec.teacher_solver is not None:
             make_solver(spec.teacher_solver, spec.teacher_order, spec.teacher_variant)
         for grid in (spec.teacher_grid, None if spec.start == "best" else spec.start):
-            if grid is not None and not grid.endswith(".json") and grid not in METHODS:
-                raise unknown("grid", grid, ["best", *METHODS])
+            if grid is not None and not grid.endswith(".json"):
+                make_method(grid)
         return spec

@@ -9,18 +9,22 @@ with M the number of evaluations and V lower triangular. The table is found by r
 itself on unit vectors, in float64, so it is differentiable in the times and cannot disagree with
 the solver. The outputs are the network's own (x0, eps, v or flow velocity): their conversion is in
 the numbers too. One executor of a dozen lines runs any method from its table.
+
+A tuned solver is such a table with corrections added to the weights of its x0 form.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ld3.grids import Knots
+from ld3.grids import Knots, TimeGrid
 from ld3.predictions import Prediction, to_x0
 from ld3.sampling import integrate
-from ld3.solvers.base import Denoise, Solver
+from ld3.schedules import Schedule
+from ld3.solvers.base import Denoise, Solver, combine
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,29 @@ class Table:
                 state.add_(outputs[j], alpha=weight)
         return state
 
+    def follow(
+        self, network: Denoise, x: Tensor, known: Sequence[Tensor] = ()
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The sample with gradients to the table, and all outputs; `known` ones are not asked."""
+        outputs = list(known)
+        for n in range(len(outputs), self.nfe):
+            state = combine(self.weights[n, : n + 1].unbind(), (x, *outputs))
+            outputs.append(network(state, self.net_times[n]))
+        return combine(self.weights[-1].unbind(), (x, *outputs)), outputs
+
+    def in_outputs(self, prediction: Prediction, schedule: Schedule) -> "Table":
+        """From the x0 form to the network's own outputs: m_j = x0 behind o_j at X_j."""
+        unit = torch.eye(self.nfe + 1, dtype=torch.float64, device="cpu")
+        alphas, sigmas = (f(self.net_times).exp() for f in (schedule.log_alpha, schedule.log_sigma))
+        answers: list[Tensor] = []
+        rows: list[Tensor] = []
+        for n, row in enumerate(self.weights):
+            rows.append(combine(row[: n + 1].unbind(), (unit[0], *answers)))
+            if n < self.nfe:
+                alpha, sigma = alphas[n], sigmas[n]
+                answers.append(to_x0(prediction, unit[n + 1], rows[n], alpha, sigma))
+        return Table(torch.stack(rows), self.net_times)
+
     @cached_property
     def _program(self) -> list[tuple[Tensor, float, float, list[tuple[int, float]]]]:
         """Per evaluation: its time, and X_{n+1} from x_T or from X_n, whichever takes fewer terms.
@@ -65,8 +92,21 @@ class Table:
         return program
 
 
-def compile_table(solver: Solver, k: Knots, prediction: Prediction = "x0") -> Table:
-    """Run the solver on unit vectors: the states are then the rows of V."""
+@dataclass(frozen=True)
+class Tuned:
+    """A grid, and what to add to the weights of the solver's table on it."""
+
+    grid: TimeGrid
+    corrections: Tensor | None = None  # (M, M+1): rows 1..M of the x0 form
+
+
+def compile_table(
+    solver: Solver, k: Knots, prediction: Prediction = "x0", corrections: Tensor | None = None
+) -> Table:
+    """Run the solver on unit vectors: the states are then the rows of V.
+
+    `corrections` (M, M+1) are added to rows 1..M in the x0 form.
+    """
     count = solver.nfe(k.steps)
     unit = torch.eye(count + 1, dtype=torch.float64, device="cpu")
     rows: list[Tensor] = []
@@ -75,8 +115,11 @@ def compile_table(solver: Solver, k: Knots, prediction: Prediction = "x0") -> Ta
     def answer(state: Tensor, t: Tensor) -> Tensor:
         rows.append(state)
         net_times.append(t)
-        alpha, sigma = k.schedule.log_alpha(t).exp(), k.schedule.log_sigma(t).exp()
-        return to_x0(prediction, unit[len(rows)], state, alpha, sigma)
+        return unit[len(rows)]
 
     rows.append(integrate(answer, solver, k, unit[0]))
-    return Table(torch.stack(rows), torch.stack(net_times))
+    weights = torch.stack(rows)
+    if corrections is not None:
+        weights = torch.cat([weights[:1], weights[1:] + corrections])
+    table = Table(weights, torch.stack(net_times))
+    return table if prediction == "x0" else table.in_outputs(prediction, k.schedule)

@@ -1,5 +1,6 @@
 """Ways to choose the times."""
 
+from ld3.discretizers.bump import BUMPS, bump, read_bump
 from ld3.discretizers.handmade import HANDMADE, Handmade, tangent_law
 from ld3.discretizers.published import PUBLISHED
 from ld3.errors import unknown
@@ -9,11 +10,20 @@ from ld3.schedules import Schedule
 METHODS: dict[str, Handmade] = HANDMADE | PUBLISHED
 
 
+def make_method(name: str) -> Handmade:
+    """The method of that name, or a `bump:CENTRE:WIDTH`."""
+    if name.startswith("bump:"):
+        return read_bump(name)
+    if name not in METHODS:
+        raise unknown("method", name, [*METHODS, "bump:CENTRE:WIDTH"])
+    return METHODS[name]
+
+
 def make_grid(name: str, schedule: Schedule, steps: int) -> TimeGrid:
     """The grid of that name."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    return METHODS[name](schedule, steps)
+    return make_method(name)(schedule, steps)
 
 
-__all__ = ["HANDMADE", "METHODS", "PUBLISHED", "make_grid", "tangent_law"]
+__all__ = [
+    "BUMPS", "HANDMADE", "METHODS", "PUBLISHED", "bump", "make_grid", "make_method", "tangent_law",
+]  # fmt: skip

@@ -1,8 +1,11 @@
-"""Learning the times: gradient descent through the solver, one generator.
+"""Learning a solver: gradient descent through it, one generator.
 
-Per iteration: logits and shifts -> grid -> student samples of a batch of pairs -> distance to the
+Per iteration: numbers -> tuned solver -> student samples of a batch of pairs -> distance to the
 teacher's -> slopes. Then the numbers move, and with soft forcing the noises move in their balls.
-Now and then the validation pairs judge; the result is the grid that was best on them.
+Now and then the validation pairs judge; the result is what was best on them.
+
+The numbers move in one of two ways: each group by a rule and rate of its own (the paper), or all
+together by Adam in coordinates in which every direction matters alike (:mod:`.precondition`).
 
 `learn` yields after every iteration what there is to see, with a state from which it can go on to
 the bit.
@@ -17,39 +20,49 @@ import torch
 from torch import Tensor
 
 from ld3.discretizers.ld3.forcing import keep_better, moved, radius
-from ld3.discretizers.ld3.optimize import RULES, clipped
+from ld3.discretizers.ld3.optimize import RULES, Memory, adam, clipped
 from ld3.discretizers.ld3.parametrize import Clock
+from ld3.discretizers.ld3.precondition import precondition
 from ld3.discretizers.ld3.student import Part, Problem, Student, chunks
+from ld3.discretizers.ld3.tuning import GROUPS, Numbers, Tuning
 from ld3.errors import ModelError, StoreError
 from ld3.grids import TimeGrid
+from ld3.table import Tuned
 from ld3.teacher import Pairs
+
+Learn = Literal["times", "times+net", "times+net+coefficients"]
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How to learn: everything but the problem."""
 
+    learn: Learn = "times+net"
+    exact: bool = True  # corrections of coefficients keep constant networks exact
     variable: Literal["lam", "t"] = "lam"
     window_from: Literal["gaps", "logits"] = "gaps"
     floor: float = 0.01  # of the mean gap
-    epochs_times: int = 0  # first epochs: times only
-    epochs: int = 10  # then: times and network times
+    epochs_times: int = 0  # first epochs: times only; not when preconditioned
+    epochs: int = 10  # then: everything
     batch: int = 8
+    precondition: int = 0  # samples to find the coordinates with; 0: each group by its own rule
+    rate: float = 0.1  # when preconditioned, in units of the error at the start
     rule_times: Literal["sgd", "rmsprop", "adam"] = "adam"
     rule_net: Literal["sgd", "rmsprop", "adam"] = "adam"
     rate_times: float = 0.05
     rate_net: float = 0.05  # in units of the variable
+    rate_coefficients: float = 0.01  # by Adam
     clip: float = math.inf
     gamma: float = 0.0  # radius r = gamma d / NFE^2; 0: hard forcing
     rate_noise: float = 0.0  # of the batch mean
     decay: Literal["cosine", "plateau"] = "cosine"
+    warm_up: int = 0  # iterations
     patience: int = 5  # of the plateau, in validations
     factor: float = 0.8
     min_rate_times: float = 5e-5
     min_rate_net: float = 1e-6
     validate_every: int = 10  # iterations
     average: float = 0.0  # of the numbers over iterations; 0: none
-    learn_net: bool = True
     max_skipped: int = 20  # batches with a loss or slope that is not finite
 
 
@@ -58,20 +71,17 @@ class State:
     """All a run has in its head between two iterations."""
 
     iteration: int
-    logits: Tensor  # (N,)
-    shifts: Tensor  # (N-1,)
-    mean_logits: Tensor  # averages over iterations
-    mean_shifts: Tensor
-    best_logits: Tensor
-    best_shifts: Tensor
+    numbers: Numbers
+    mean: Numbers  # averages over iterations
+    best_numbers: Numbers
     best: float  # validation loss of the best
     rate_times: float
     rate_net: float
     rate_noise: float
     near_train: Tensor  # z' of the pairs (M, *S); empty with hard forcing
     near_valid: Tensor
-    memory_times: Mapping[str, Tensor] = field(default_factory=dict)
-    memory_net: Mapping[str, Tensor] = field(default_factory=dict)
+    basis: Tensor  # (P, P) of the preconditioned coordinates; empty without
+    memory: Mapping[str, Memory] = field(default_factory=dict)
     worse: int = 0  # validations since the best
     at_floor: int = 0
     skipped: int = 0
@@ -80,33 +90,37 @@ class State:
 
     def to_tensors(self) -> dict[str, Tensor]:
         """Every field as a tensor, numbers in full precision."""
-        tensors: dict[str, Tensor] = {}
-        for name, value in vars(self).items():
-            if isinstance(value, Mapping):
-                tensors |= {f"{name}.{key}": part for key, part in value.items()}
-            elif isinstance(value, Tensor):
-                tensors[name] = value
-            else:
-                kind = torch.float64 if isinstance(value, float) else torch.int64
-                tensors[name] = torch.tensor(value, dtype=kind, device="cpu")
-        return tensors
+        return _flatten("", vars(self))
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "State":
         """The inverse; a missing or surplus part is a :class:`StoreError`."""
-        plain: dict[str, Any] = {"memory_times": {}, "memory_net": {}}
+        plain: dict[str, Any] = {"memory": {}}
         for name, value in tensors.items():
-            outer, _, inner = name.partition(".")
-            if inner:
-                plain.setdefault(outer, {})[inner] = value
-            else:
-                plain[outer] = value
-        numbers = {f.name: f.type for f in fields(cls) if f.type in (int, float, bool)}
+            *outer, last = name.split(".")
+            inside = plain
+            for part in outer:
+                inside = inside.setdefault(part, {})
+            inside[last] = value
+        scalars = {f.name: f.type for f in fields(cls) if f.type in (int, float, bool)}
         try:
-            plain |= {name: kind(plain[name].item()) for name, kind in numbers.items()}
+            plain |= {name: kind(plain[name].item()) for name, kind in scalars.items()}
+            if any(set(plain[name]) != set(GROUPS) for name in ("numbers", "mean", "best_numbers")):
+                raise KeyError("numbers")
             return cls(**plain)
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
             raise StoreError(f"saved state: got {error}, wanted all parts of a run") from None
+
+
+def _flatten(name: str, value: Any) -> dict[str, Tensor]:
+    """Nested mappings as tensors with dotted names."""
+    if isinstance(value, Mapping):
+        inner = (_flatten(f"{name}.{key}".lstrip("."), part) for key, part in value.items())
+        return {key: tensor for part in inner for key, tensor in part.items()}
+    if isinstance(value, Tensor):
+        return {name: value}
+    kind = torch.float64 if isinstance(value, float) else torch.int64
+    return {name: torch.tensor(value, dtype=kind, device="cpu")}
 
 
 @dataclass(frozen=True)
@@ -118,53 +132,60 @@ class Progress:
     loss: float
     valid: float | None  # when the validation pairs were asked
     best: float
-    grid: TimeGrid  # the best so far
+    tuned: Tuned  # the best so far
     state: State
 
+    @property
+    def grid(self) -> TimeGrid:
+        return self.tuned.grid
 
-def clock_of(problem: Problem, recipe: Recipe) -> Clock:
-    return Clock(
+
+def tuning_of(problem: Problem, recipe: Recipe) -> Tuning:
+    """What is learned of a problem by a recipe."""
+    clock = Clock(
         problem.model.schedule,
         problem.steps,
         recipe.variable,
         recipe.floor,
         window_from=recipe.window_from,
     )
+    learned = tuple(recipe.learn.split("+"))
+    return Tuning(problem.solver, clock, learned, recipe.exact)
 
 
-def begin(problem: Problem, recipe: Recipe, start: TimeGrid) -> State:
+def begin(problem: Problem, recipe: Recipe, start: Tuned | TimeGrid) -> State:
     """The state before the first iteration."""
-    clock = clock_of(problem, recipe)
-    logits, shifts = clock.logits(start), clock.shifts(start)
+    tuning, student = tuning_of(problem, recipe), Student(problem)
+    numbers = tuning.numbers(start if isinstance(start, Tuned) else Tuned(start))
     if recipe.window_from == "logits":
-        logits = logits - logits[0] + 1  # the code compares with a logit that stays at 1
-    student = Student(problem)
-    grid = clock.grid(logits, shifts)
+        logits = numbers["times"]
+        numbers["times"] = logits - logits[0] + 1  # the code compares with a logit that stays at 1
     soft = recipe.gamma > 0
-    best = student.mean_loss(grid, problem.valid.noise if soft else None)
-    first = 0 if soft else len(problem.train) + len(problem.valid)  # answers asked for once
     none = torch.empty(0, device="cpu")
+    basis = none
+    if recipe.precondition > 0:
+        basis = precondition(student, tuning, numbers, recipe.precondition)
+    best = student.mean_loss(tuning.table(numbers), problem.valid.noise if soft else None)
+    first = 0 if soft else len(problem.train) + len(problem.valid)  # answers asked for once
     return State(
         iteration=0,
-        logits=logits,
-        shifts=shifts,
-        mean_logits=logits,
-        mean_shifts=shifts,
-        best_logits=logits,
-        best_shifts=shifts,
+        numbers=numbers,
+        mean=numbers,
+        best_numbers=numbers,
         best=best,
         rate_times=recipe.rate_times,
         rate_net=recipe.rate_net,
         rate_noise=recipe.rate_noise,
         near_train=problem.train.noise if soft else none,
         near_valid=problem.valid.noise if soft else none,
+        basis=basis,
         evaluations=student.evaluations + first,
     )
 
 
 def learn(problem: Problem, recipe: Recipe, state: State, seed: int = 0) -> Iterator[Progress]:
     """Go on from a state to the end of the recipe."""
-    clock, student = clock_of(problem, recipe), Student(problem)
+    tuning, student = tuning_of(problem, recipe), Student(problem)
     student.evaluations = state.evaluations
     per_epoch = math.ceil(len(problem.train) / recipe.batch)
     total = per_epoch * (recipe.epochs_times + recipe.epochs)
@@ -175,43 +196,42 @@ def learn(problem: Problem, recipe: Recipe, state: State, seed: int = 0) -> Iter
             state = _reloaded(state)
         order = _order(len(problem.train), seed, epoch)
         index = order[position * recipe.batch : (position + 1) * recipe.batch]
-        nets = recipe.learn_net and epoch >= recipe.epochs_times
-        state, loss = _descend(state, student, clock, recipe, index, nets, r, total)
+        later = epoch >= recipe.epochs_times
+        state, loss = _descend(state, student, tuning, recipe, index, later, r, total)
         valid = None
         last = state.iteration == total
         if state.iteration % recipe.validate_every == 0 or last:
-            state, valid = _judge(state, student, clock, recipe, nets)
+            state, valid = _judge(state, student, tuning, recipe, later)
         if r > 0 and (position == per_epoch - 1):
-            state = _move_validation(state, student, clock, recipe, r)
+            state = _move_validation(state, student, tuning, recipe, r)
         state = replace(state, evaluations=student.evaluations)
-        grid = clock.grid(state.best_logits, state.best_shifts)
-        yield Progress(state.iteration, total, loss, valid, state.best, grid, state)
+        tuned = tuning.tuned(state.best_numbers)
+        yield Progress(state.iteration, total, loss, valid, state.best, tuned, state)
 
 
 def finished(problem: Problem, recipe: Recipe, state: State) -> Progress:
     """What a run that has nothing left to do came to."""
-    clock = clock_of(problem, recipe)
-    grid = clock.grid(state.best_logits, state.best_shifts)
+    tuned = tuning_of(problem, recipe).tuned(state.best_numbers)
     done = state.iteration
-    return Progress(done, done, state.best, None, state.best, grid, state)
+    return Progress(done, done, state.best, None, state.best, tuned, state)
 
 
 def _descend(
     state: State,
     student: Student,
-    clock: Clock,
+    tuning: Tuning,
     recipe: Recipe,
     index: Tensor,
-    nets: bool,
+    later: bool,
     r: float,
     total: int,
 ) -> tuple[State, float]:
     """One step of the numbers, and of the noises of the batch."""
-    logits = state.logits.clone().requires_grad_()
-    shifts = state.shifts.clone().requires_grad_()
+    leaf = tuning.flat(state.numbers).requires_grad_()
     near = state.near_train[index].clone().requires_grad_() if r > 0 else None
-    losses = student.losses("train", index, clock.grid(logits, shifts), near)
-    leaves = (logits, shifts) if near is None else (logits, shifts, near)
+    table = tuning.table(tuning.unflat(leaf, state.numbers))
+    losses = student.losses("train", index, table, near)
+    leaves = (leaf,) if near is None else (leaf, near)
     slopes = torch.autograd.grad(losses.mean(), leaves)
     losses = losses.detach()
     loss = float(losses.mean())
@@ -224,35 +244,47 @@ def _descend(
             )
         return replace(state, skipped=state.skipped + 1), loss
 
-    fade = 1.0
+    done = state.iteration - 1
+    fade = min(1.0, (done + 1) / (recipe.warm_up + 1))
     if recipe.decay == "cosine":
-        fade = 0.5 * (1 + math.cos(math.pi * (state.iteration - 1) / total))
-    rule_times, rule_net = RULES[recipe.rule_times], RULES[recipe.rule_net]
-    step, memory_times = rule_times(clipped(slopes[0], recipe.clip), state.memory_times)
-    moved_logits = state.logits - fade * state.rate_times * step
-    moved_shifts, memory_net = state.shifts, state.memory_net
-    if nets:
-        step, memory_net = rule_net(clipped(slopes[1], recipe.clip), memory_net)
-        moved_shifts = state.shifts - fade * state.rate_net * step
-    keep = recipe.average
-    state = replace(
-        state,
-        logits=moved_logits,
-        shifts=moved_shifts,
-        mean_logits=keep * state.mean_logits + (1 - keep) * moved_logits,
-        mean_shifts=keep * state.mean_shifts + (1 - keep) * moved_shifts,
-        memory_times=memory_times,
-        memory_net=memory_net,
-    )
+        fade *= 0.5 * (1 + math.cos(math.pi * done / total))
+    numbers, memory = _moved(state, tuning, recipe, slopes[0], fade, later)
+    keep = min(recipe.average, (done + 1) / (done + 10))
+    mean = {name: keep * state.mean[name] + (1 - keep) * numbers[name] for name in numbers}
+    state = replace(state, numbers=numbers, mean=mean, memory=memory)
     if r > 0:
-        state = _move_noise(state, student, clock, "train", index, losses, slopes[2], r)
+        state = _move_noise(state, student, tuning, "train", index, losses, slopes[1], r)
     return state, loss
+
+
+def _moved(
+    state: State, tuning: Tuning, recipe: Recipe, slope: Tensor, fade: float, later: bool
+) -> tuple[dict[str, Tensor], dict[str, Memory]]:
+    """The numbers after a step, and what their rules remember."""
+    memory = dict(state.memory)
+    if len(state.basis) > 0:
+        basis = state.basis
+        step, memory["all"] = adam(clipped(basis @ slope, recipe.clip), memory.get("all", {}))
+        theta = tuning.flat(state.numbers) - fade * recipe.rate * (basis @ step)
+        return tuning.unflat(theta, state.numbers), memory
+    ways = {
+        "times": (RULES[recipe.rule_times], state.rate_times),
+        "net": (RULES[recipe.rule_net], state.rate_net),
+        "coefficients": (adam, recipe.rate_coefficients),
+    }
+    slopes = tuning.unflat(slope, state.numbers)
+    numbers = dict(state.numbers)
+    for name in tuning.learned if later else ("times",):
+        rule, rate = ways[name]
+        step, memory[name] = rule(clipped(slopes[name], recipe.clip), memory.get(name, {}))
+        numbers[name] = numbers[name] - fade * rate * step
+    return numbers, memory
 
 
 def _move_noise(
     state: State,
     student: Student,
-    clock: Clock,
+    tuning: Tuning,
     part: Part,
     index: Tensor,
     losses: Tensor,
@@ -264,54 +296,43 @@ def _move_noise(
     near: Tensor = getattr(state, f"near_{part}")
     candidate = moved(near[index], pairs.noise[index], slope, state.rate_noise, r)
     with torch.no_grad():
-        grid = clock.grid(state.logits, state.shifts)
-        after = student.losses(part, index, grid, candidate)
+        after = student.losses(part, index, tuning.table(state.numbers), candidate)
     near = near.clone()
     near[index] = keep_better(near[index], candidate, losses, after)
     return replace(state, near_train=near) if part == "train" else replace(state, near_valid=near)
 
 
 def _move_validation(
-    state: State, student: Student, clock: Clock, recipe: Recipe, r: float
+    state: State, student: Student, tuning: Tuning, recipe: Recipe, r: float
 ) -> State:
     """The validation noises move too, once an epoch, with the numbers held still."""
     before = state.near_valid
     for index in chunks(len(before), recipe.batch):
         near = state.near_valid[index].clone().requires_grad_()
-        grid = clock.grid(state.logits, state.shifts)
-        losses = student.losses("valid", index, grid, near)
+        losses = student.losses("valid", index, tuning.table(state.numbers), near)
         (slope,) = torch.autograd.grad(losses.mean(), near)
-        state = _move_noise(state, student, clock, "valid", index, losses.detach(), slope, r)
+        state = _move_noise(state, student, tuning, "valid", index, losses.detach(), slope, r)
     if torch.equal(before, state.near_valid):
         state = replace(state, rate_noise=0.5 * state.rate_noise)
-    best = clock.grid(state.best_logits, state.best_shifts)
+    best = tuning.table(state.best_numbers)
     return replace(state, best=student.mean_loss(best, state.near_valid))
 
 
 def _judge(
-    state: State, student: Student, clock: Clock, recipe: Recipe, nets: bool
+    state: State, student: Student, tuning: Tuning, recipe: Recipe, later: bool
 ) -> tuple[State, float]:
     """Ask the validation pairs; remember the best; on a plateau reload it and slow down."""
-    grid = clock.grid(state.mean_logits, state.mean_shifts)
-    valid = student.mean_loss(grid, state.near_valid if recipe.gamma > 0 else None)
+    near = state.near_valid if recipe.gamma > 0 else None
+    valid = student.mean_loss(tuning.table(state.mean), near)
     if valid < state.best:
-        return (
-            replace(
-                state,
-                best=valid,
-                best_logits=state.mean_logits,
-                best_shifts=state.mean_shifts,
-                worse=0,
-            ),
-            valid,
-        )
+        return replace(state, best=valid, best_numbers=state.mean, worse=0), valid
     state = replace(state, worse=state.worse + 1)
     if recipe.decay == "plateau" and state.worse >= recipe.patience:
         state = _reloaded(state)
         state = replace(
             state, rate_times=max(recipe.factor * state.rate_times, recipe.min_rate_times)
         )
-        if nets:
+        if later and "net" in tuning.learned:
             floor = recipe.min_rate_net
             stuck = state.rate_net <= floor
             state = replace(
@@ -324,14 +345,7 @@ def _judge(
 
 
 def _reloaded(state: State) -> State:
-    return replace(
-        state,
-        logits=state.best_logits,
-        shifts=state.best_shifts,
-        mean_logits=state.best_logits,
-        mean_shifts=state.best_shifts,
-        worse=0,
-    )
+    return replace(state, numbers=state.best_numbers, mean=state.best_numbers, worse=0)
 
 
 def _order(count: int, seed: int, epoch: int) -> Tensor:

@@ -39,7 +39,7 @@ class Clock:
     def grid(self, logits: Tensor, shifts: Tensor) -> TimeGrid:
         """logits (N,), shifts (N-1,) in units of v -> times, differentiable in both."""
         share = (1 - self.floor) * torch.softmax(logits, 0) + self.floor / self.steps
-        first, last = self._ends()
+        first, last = self.ends()
         inner = first + (last - first) * share.cumsum(0)[:-1]  # (N-1,)
         if self.window_from == "gaps":
             width = (self.window * share.min() * (last - first).abs()).detach()
@@ -75,7 +75,8 @@ class Clock:
     def _time(self, v: Tensor) -> Tensor:
         return self.schedule.time_at(v) if self.variable == "lam" else v
 
-    def _ends(self) -> tuple[Tensor, Tensor]:
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """The variable at t_max and at t_min."""
         ends = torch.tensor(
             [self.schedule.t_max, self.schedule.t_min], dtype=torch.float64, device="cpu"
         )

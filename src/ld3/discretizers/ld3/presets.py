@@ -1,6 +1,7 @@
 """Named ways to learn.
 
-`fast` and `best` are ours: Adam, hard forcing, a start from the best known grid. The others
+`standard`, `fast` and `best` are ours: times, network times and coefficients together, by Adam in
+preconditioned coordinates, hard forcing, from the best start that forward passes find. The others
 follow the appendix of the LD3 paper (arXiv 2405.15506) to the letter: RMSprop for the times, SGD
 for network times and noises, soft forcing with r = 0.001 d / NFE^2, validation every iteration.
 Where the paper's text and code differ, the text is followed:
@@ -49,18 +50,22 @@ class Preset:
     starts: int = 1  # how many of the best known grids to learn from
 
 
+_OURS = Recipe(learn="times+net+coefficients", precondition=12, rate=0.08, warm_up=5, average=0.95)
+
+
 def _fast(nfe: int) -> Preset:
-    recipe = Recipe(
-        epochs=5, batch=8, rate_times=0.1, rate_net=0.05, average=0.8, validate_every=10
-    )
+    recipe = replace(_OURS, epochs=5, validate_every=10)
     return Preset(recipe, 64, 32, Teacher(steps=20))
 
 
+def _standard(nfe: int) -> Preset:
+    recipe = replace(_OURS, epochs=6, validate_every=16)
+    return Preset(recipe, 128, 32, Teacher(steps=20 if nfe <= 6 else 40))
+
+
 def _best(nfe: int) -> Preset:
-    recipe = Recipe(
-        epochs=12, batch=8, rate_times=0.1, rate_net=0.05, average=0.9, validate_every=32
-    )
-    return Preset(recipe, 128, 64, Teacher(steps=40), starts=2)
+    recipe = replace(_OURS, epochs=8, validate_every=32)
+    return Preset(recipe, 256, 64, Teacher(steps=40), starts=2)
 
 
 _PAPER = Recipe(
@@ -107,8 +112,9 @@ def _paper_text(nfe: int) -> Preset:
 
 
 PRESETS: dict[str, tuple[Callable[[int], Preset], str]] = {
-    "fast": (_fast, "64 pairs, 40 iterations: the default"),
-    "best": (_best, "128 pairs, 192 iterations, a finer teacher"),
+    "standard": (_standard, "128 pairs, 96 iterations: the default"),
+    "fast": (_fast, "64 pairs, 40 iterations"),
+    "best": (_best, "256 pairs, 256 iterations from each of two starts, a finer teacher"),
     "paper-pixel": (_paper_pixel, "the paper's settings for pixel models"),
     "paper-latent": (_paper_latent, "the paper's settings for latent models"),
     "paper-text-to-image": (_paper_text, "the paper's settings for Stable Diffusion"),

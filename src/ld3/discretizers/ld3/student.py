@@ -14,6 +14,7 @@ student use the latter,
 for two more evaluations a call.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +27,7 @@ from ld3.models import Cond, Model, bind
 from ld3.sampling import integrate
 from ld3.schedules import Schedule
 from ld3.solvers import Denoise, Solver
+from ld3.table import Table
 from ld3.teacher import Pairs
 
 CHUNK = 64  # samples at a time where no gradient is needed
@@ -55,7 +57,7 @@ class Problem:
 
 
 class Student:
-    """Samples of the solver on a grid, with a count of what they cost."""
+    """Samples of tables, with a count of what they cost."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -64,15 +66,35 @@ class Student:
         self._targets = {part: self._target(pairs.target) for part, pairs in self._pairs.items()}
         self._first: dict[Part, Tensor] = {}
 
-    def losses(self, part: Part, index: Tensor, grid: TimeGrid, near: Tensor | None) -> Tensor:
+    def losses(self, part: Part, index: Tensor, table: Table, near: Tensor | None) -> Tensor:
         """The distance (B,) of the student's samples from near (B, *S) to the teacher's.
 
         With `near` None they start from the noise of the pairs themselves: then the first answer
         of the network, at t_max, is the same in every iteration and is asked for once.
         """
+        problem = self.problem
+        known = [] if near is not None else self.first(part, index)
+        sample = problem.model.decode(self.sample(part, index, table, near, known)[0])
+        target = tuple(f[index] for f in self._targets[part])
+        if isinstance(problem.distance, FeatureDistance):
+            return problem.distance.distance_to(sample, target)
+        return problem.distance(sample, target[0])
+
+    def sample(
+        self,
+        part: Part,
+        index: Tensor,
+        table: Table,
+        near: Tensor | None = None,
+        known: Sequence[Tensor] = (),
+    ) -> tuple[Tensor, list[Tensor]]:
+        """x (B, *S) at the end of a table in x0 form, and the network's answers on the way.
+
+        Answers that are `known` are not asked for again.
+        """
         problem, pairs = self.problem, self._pairs[part]
         cond = take(pairs.cond, index)
-        calls = problem.nfe - (near is None)
+        calls = problem.nfe - len(known)
         again = max(0, calls - KEPT) if torch.is_grad_enabled() else 0
         denoise = bind(problem.model, cond, guidance=problem.guidance)
         if again > 0:
@@ -80,27 +102,30 @@ class Student:
             denoise = _in_turn(lean, again, denoise)
         if problem.secant > 0 and torch.is_grad_enabled():
             denoise = _with_secant(denoise, problem.model.schedule, problem.secant)
-        if near is None:
-            first = self._first_answer(part)[index]
-            denoise = _in_turn(lambda x, t: first, 1, denoise)
-            near = pairs.noise[index]
         self.evaluations += self._cost(calls, again) * len(index)
-        k = knots(problem.model.schedule, grid)
-        x = problem.model.schedule.prior_std * near
-        sample = problem.model.decode(integrate(denoise, problem.solver, k, x))
-        target = tuple(f[index] for f in self._targets[part])
-        if isinstance(problem.distance, FeatureDistance):
-            return problem.distance.distance_to(sample, target)
-        return problem.distance(sample, target[0])
+        x = problem.model.schedule.prior_std * (pairs.noise[index] if near is None else near)
+        return table.follow(denoise, x, known)
 
     @torch.no_grad()
-    def mean_loss(self, grid: TimeGrid, near: Tensor | None = None, limit: int = 0) -> float:
+    def error(self, part: Part, index: Tensor, x: Tensor) -> float:
+        """Sum over samples of their mean squared error, in units of x."""
+        pairs = self._pairs[part]
+        target = pairs.target[index]
+        apart = (self.problem.model.decode(x) - target).double().square().flatten(1).mean(1)
+        return float(apart.sum() * x.double().var() / pairs.target.double().var())
+
+    def first(self, part: Part, index: Tensor) -> list[Tensor]:
+        """The network's answer to the noise of the pairs at t_max, remembered."""
+        return [self._first_answer(part)[index]]
+
+    @torch.no_grad()
+    def mean_loss(self, table: Table, near: Tensor | None = None, limit: int = 0) -> float:
         """Over all validation pairs, or the first `limit` of them."""
         count = min(limit or len(self.problem.valid), len(self.problem.valid))
         total = 0.0
         for index in chunks(count, CHUNK):
             part = None if near is None else near[index]
-            total += float(self.losses("valid", index, grid, part).double().sum())
+            total += float(self.losses("valid", index, table, part).double().sum())
         return total / count
 
     def _cost(self, calls: int, again: int) -> int:
