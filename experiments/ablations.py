@@ -5,6 +5,8 @@
 writes docs/results/ablations.md and docs/images/ablations.png. Everything is on `fashion` with
 5 evaluations of DPM++3M and the preset `fast`, one thing changed at a time, three seeds, and scored
 on the same held-out noise by the perceptual distance to the teacher, whatever was learned with.
+Plans for the comparison across solvers have times and network times only: coefficients belong to
+a solver.
 """
 
 import statistics
@@ -19,23 +21,31 @@ from cells import IMAGES, Cell, arguments, run_all, spread, write
 
 from ld3 import zoo
 from ld3.discretizers import METHODS, make_grid
+from ld3.grids import knots
 from ld3.plan import Plan
 from ld3.runs import HELD
 from ld3.scores import ACCURATE, Scores, score
 from ld3.solvers import make_solver
+from ld3.table import Tuned, compile_table
 from ld3.teacher import teach
 
 SEEDS = (0, 1, 2)
 NFE = 5
 SOLVERS = ("dpmpp", "unipc", "ipndm", "euler")
-BASE: dict[str, Any] = {"model": "fashion", "nfe": (NFE,), "held_out": 64, "judged": 500}
+BASE: dict[str, Any] = {
+    "model": "fashion", "preset": "fast", "nfe": (NFE,), "held_out": 64, "judged": 0,
+}  # fmt: skip
 SOFT = {"rate_noise": 12.0 / NFE}
 RADII = (0.001, 0.003, 0.01)
-PAIRS = (8, 16, 32, 128)
+PAIRS = (8, 16, 32, 128, 256)
+TIMES_NET = {"learn": "times+net"}
 
 ROWS: dict[str, dict[str, Any]] = {
-    "default (64 pairs, hard, network times, perceptual)": {},
+    "nothing (64 pairs, hard, times+net+coefficients, perceptual)": {},
+    "times and network times": TIMES_NET,
     "times only": {"learn": "times"},
+    "coefficients without constraint": {"recipe": {"exact": False}},
+    "no preconditioner": {"recipe": {"precondition": 0, "rate_times": 0.1}},
     "L2 instead of perceptual": {"distance": "l2"},
     **{f"soft, gamma = {g:g}": {"recipe": {"gamma": g, **SOFT}} for g in RADII},
     **{f"{n} pairs": {"pairs": n, "recipe": {"epochs": max(1, 320 // n)}} for n in PAIRS},
@@ -43,16 +53,14 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 def words(change: dict[str, Any], seed: int, solver: str = "dpmpp") -> dict[str, Any]:
-    """Those of the default run are the ones of tables.py, which is then not run again."""
     order = {"order": 3} if solver == "ipndm" else {}
-    judged = {"judged": 0} if change else {}
-    return {**BASE, "solver": solver, **order, "seed": seed, **judged, **change}
+    return {**BASE, "solver": solver, **order, "seed": seed, **change}
 
 
 def main() -> None:
     args = arguments(__doc__ or "")
     asked = [words(change, seed) for change in ROWS.values() for seed in SEEDS]
-    asked += [words({}, seed, solver) for solver in SOLVERS for seed in SEEDS]
+    asked += [words(TIMES_NET, seed, solver) for solver in SOLVERS for seed in SEEDS]
     cells = iter(run_all(asked, args.out, args.jobs))
     judge = Judge(args.out)
     rows = {name: [judge(next(cells), "dpmpp") for _ in SEEDS] for name in ROWS}
@@ -84,20 +92,22 @@ class Judge:
         self.exact = fine.target
 
     def __call__(self, cell: Cell, solver: str) -> Scores:
-        return self._score(solver, Plan.load(cell.plan).grid)
+        return self._score(solver, Plan.load(cell.plan).tuned)
 
     def best_known(self, solver: str) -> tuple[str, float]:
         scores = {
-            name: self._score(solver, make_grid(name, self.model.schedule, NFE)).distance
+            name: self._score(solver, Tuned(make_grid(name, self.model.schedule, NFE))).distance
             for name in METHODS
             if not name.startswith("paper-")
         }
         best = min(scores, key=lambda name: scores[name])
         return best, scores[best]
 
-    def _score(self, solver: str, grid: Any) -> Scores:
+    def _score(self, solver: str, tuned: Tuned) -> Scores:
         made = make_solver(solver, 3 if solver == "ipndm" else None)
-        return score(self.model, made, grid, self.distance, self.held, self.exact, 1.0)
+        k = knots(self.model.schedule, tuned.grid)
+        table = compile_table(made, k, self.model.prediction, tuned.corrections)
+        return score(self.model, table, self.distance, self.held, self.exact, 1.0)
 
 
 def table(
@@ -140,9 +150,9 @@ def draw(path: Path, rows: dict[str, list[Scores]], known: float) -> None:
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained", sharey=True)
     default = rows[next(iter(ROWS))]
 
-    def points(axis: Any, x: list[float], groups: list[list[Scores]]) -> None:
+    def points(axis: Any, x: list[float], groups: list[list[Scores]], line: str = "-") -> None:
         means = [statistics.fmean(s.distance for s in group) for group in groups]
-        axis.plot(x, means, "-", color="tab:blue", lw=1)
+        axis.plot(x, means, ls=line, color="tab:blue", lw=1)
         for at, group in zip(x, groups, strict=True):
             axis.plot([at] * len(group), [s.distance for s in group], "o", color="tab:blue", ms=4)
         axis.axhline(known, color="gray", ls="--", lw=1)
@@ -156,9 +166,15 @@ def draw(path: Path, rows: dict[str, list[Scores]], known: float) -> None:
     points(axes[1], list(range(len(RADII) + 1)), [default, *soft])
     axes[1].set_xticks(range(len(RADII) + 1), ["hard", *(f"{g:g}" for g in RADII)])
     axes[1].set_xlabel("radius: gamma of r = gamma d / NFE²")
-    switches = {"default": default, "times\nonly": rows["times only"]}
-    switches["L2"] = rows["L2 instead of perceptual"]
-    points(axes[2], list(range(len(switches))), list(switches.values()))
+    switches = {
+        "all": default,
+        "times\n+ net": rows["times and network times"],
+        "times\nonly": rows["times only"],
+        "free\ncoef.": rows["coefficients without constraint"],
+        "no\nprec.": rows["no preconditioner"],
+        "L2": rows["L2 instead of perceptual"],
+    }
+    points(axes[2], list(range(len(switches))), list(switches.values()), line="none")
     axes[2].set_xticks(range(len(switches)), list(switches))
     axes[2].set_xlabel("dashed: best known grid")
     axes[0].set_ylim(0, 1.1 * known)

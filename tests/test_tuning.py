@@ -1,6 +1,7 @@
 """Tuned solvers: corrections of the table, their exactness, and the coordinates they move in."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -19,9 +20,9 @@ from ld3 import (
     make_solver,
     noise,
 )
+from ld3.discretizers.ld3.differences import gauss_newton, normal_equations, precondition
 from ld3.discretizers.ld3.learn import Recipe, State, begin, learn, tuning_of
 from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.precondition import precondition
 from ld3.discretizers.ld3.student import Problem, Student
 from ld3.discretizers.ld3.tuning import GROUPS, Tuning, tuned_table
 from ld3.distances import l2
@@ -182,8 +183,8 @@ def test_the_preconditioner_makes_directions_alike() -> None:
     error = (base - task.train.target).square().mean().sqrt()
     columns = torch.autograd.functional.jacobian(samples, torch.zeros_like(theta)).flatten(0, -2)
     sizes = torch.linalg.svdvals(columns / base.numel() ** 0.5) / error
-    assert 0.5 < sizes[0] < 1.5
-    assert (sizes > 0.5).sum() >= 4  # the damping holds the rest back
+    assert 0.3 < sizes[0] < 1.5
+    assert (sizes > 0.5 * sizes[0]).sum() >= 4  # the damping holds the rest back
     plain = torch.linalg.svdvals(columns @ torch.linalg.inv(basis))
     assert plain[0] / plain[3] > 5 * sizes[0] / sizes[3]
 
@@ -196,10 +197,70 @@ def test_the_preconditioner_asks_only_for_what_changed() -> None:
         Student(task),
     )
     precondition(student, made, made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4))), 4)
-    base = 3
+    base = 2 * 3  # once for the slopes, once for the error
     times, net = 4 * 3, 3 + 2 + 1
     rows = 2 * 3 + 3 * 2 + 4 * 1 + 5 * 0  # row n has n + 1 numbers and leaves 4 - n calls
     assert student.evaluations == 4 * (base + times + net + rows)
+
+
+def test_forward_differences_are_the_slopes() -> None:
+    task = problem("unipc", 4)
+    recipe = Recipe(learn="times+net+coefficients")
+    made, student = tuning_of(task, recipe), Student(task)
+    numbers = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
+    index = torch.arange(8)
+    found = normal_equations(student, made, numbers, index, student.residual)
+    leaf = made.flat(numbers).requires_grad_()
+    loss = student.losses("train", index, made.table(made.unflat(leaf, numbers)), None).sum()
+    (slope,) = torch.autograd.grad(loss, leaf)
+    assert found.square == pytest.approx(float(loss.detach()), rel=1e-6)
+    cosine = torch.nn.functional.cosine_similarity(2 * found.slope, slope, 0)
+    assert cosine > 0.98  # steps are as long as learning's, not small
+
+
+def test_the_residual_squares_to_any_distance() -> None:
+    from ld3 import zoo
+    from ld3.distances import l1, pseudo_huber
+
+    task = problem()
+    for distance in (l1, l2, pseudo_huber):
+        student = Student(replace(task, distance=distance))
+        x = task.train.target[:6] + 0.1
+        r = student.residual(x, torch.arange(6))
+        assert (r.square().sum(1) - distance(x, task.train.target[:6])).abs().max() < 1e-6
+    eye = zoo.perceptual()
+    a, b = noise(range(3), (1, 28, 28)), noise(range(3, 6), (1, 28, 28))
+    assert (eye.residual(a, eye.target(b)).square().sum(1) - eye(a, b)).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("method", ["dpmpp", "unipc", "ipndm", "euler"])
+def test_learning_without_gradients(method: str) -> None:
+    """Under no_grad throughout, better than the start on held-out noise, counted forward only."""
+    task = problem(method)
+    fine = make_grid("logsnr", MODEL.schedule, 100)
+    held = teach(MODEL, "toy", make_solver("unipc"), fine, range(2000, 2128))
+    recipe = Recipe(gradient_free=True, epochs=6, batch=32, validate_every=1)
+    start = make_grid("edm", MODEL.schedule, 4)
+    with torch.no_grad():
+        *_, last = learn(task, recipe, begin(task, recipe, start))
+    judge = Student(replace(task, valid=held))
+    known, own = (
+        judge.mean_loss(tuned_table(task.solver, MODEL.schedule, tuned))
+        for tuned in (Tuned(start), last.tuned)
+    )
+    assert own < 0.3 * known
+
+
+def test_gauss_newton_never_makes_it_worse() -> None:
+    task = problem()
+    made, student = tuning_of(task, Recipe()), Student(task)
+    numbers: dict[str, Tensor] = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
+    losses = []
+    for _ in range(5):
+        numbers, loss = gauss_newton(student, made, numbers, torch.arange(32))
+        losses.append(loss)
+    assert all(after <= before * (1 + 1e-6) for before, after in pairwise(losses))
+    assert losses[-1] < 0.5 * losses[0]
 
 
 @pytest.mark.parametrize("method", ["dpmpp", "unipc", "ipndm", "euler", "heun"])

@@ -149,7 +149,7 @@ def models(json_: bool) -> None:
 @click.option("--variant", help="Its variant.")
 @click.option("--nfe", type=int, multiple=True, help="Network evaluations; may be repeated.  [5]")
 @click.option(
-    "--preset", help="standard, fast, best or paper-pixel, -latent, -text-to-image.  [standard]"
+    "--preset", help="standard, fast, best, paper-pixel, -latent, -text-to-image.  [standard]"
 )
 @click.option("--learn", help="times, times+net or times+net+coefficients; as the preset says.")
 @click.option("--start", help="best, a method of `ld3 methods`, or a plan.json.  [best]")
@@ -158,7 +158,7 @@ def models(json_: bool) -> None:
 @click.option("--guidance", type=float, help="Scale of classifier-free guidance.  [1]")
 @click.option("--seed", type=int, help="Of the learning noise and the order of batches.  [0]")
 @click.option("--held-out", type=int, help="Noises to score on.  [64]")
-@click.option("--judged", type=int, help="Samples for the Fréchet distance; 0: none.  [250]")
+@click.option("--judged", type=int, help="Samples for the Fréchet distance; 0: none.  [200]")
 @click.option("--recipe", multiple=True, help="WORD=VALUE: change a number of the preset's recipe.")
 @click.option("--slope", help="In time: exact, secant, or auto to test the network.  [auto]")
 @click.option("--teacher-solver", help="Solver of the teacher, instead of the preset's.")

@@ -126,6 +126,16 @@ class FeatureDistance(nn.Module):
         """The distance of ``x`` to the samples behind ``target``, differentiable in ``x``."""
         return self._compare(self._unit_features(x), target)
 
+    def residual(self, x: Tensor, target: Features) -> Tensor:
+        """A vector (B, F) a sample whose squared length is the distance to ``target``."""
+        heads: list[Tensor] | list[None] = self._heads() or [None] * len(target)
+        parts = []
+        for a, b, head in zip(self._unit_features(x), target, heads, strict=True):
+            apart = (a - b).unsqueeze(-1).flatten(2)  # (B, C, space)
+            weight = 1 / apart.shape[1] if head is None else head.to(a.dtype)[:, None].clamp_min(0)
+            parts.append((apart * (weight / apart.shape[2]) ** 0.5).flatten(1))
+        return torch.cat(parts, 1)
+
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """The distance, differentiable in ``x`` and ``y``."""
         _check_same(x, y)

@@ -225,7 +225,7 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
             names = names or tuple(_ranked(losses)[:FINALISTS])
             losses = {}
             for done, name in enumerate(names):
-                table = _start_table(name, problem)
+                table = tuned_table(job.solver, problem.model.schedule, _start(name, job))
 
                 def measure(table: Table = table, pairs: int = pairs) -> dict[str, Any]:
                     loss = student.mean_loss(table, limit=pairs)
@@ -236,7 +236,7 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
                 losses[name] = math.inf if loss is None else loss
                 tell("trying starts", done + 1, len(names))
         chosen = tuple(_ranked(losses)[: job.preset.starts])
-    rough = roughness(problem, _start(chosen[0], problem).grid)
+    rough = roughness(problem, _start(chosen[0], job).grid)
     seen = min(SCREEN, len(problem.valid)) * len(TRIED) + len(problem.valid) * len(losses)
     screened = (problem.nfe - 1) * seen if losses else 0
     cost = screened + 4 * (problem.nfe + 4 * (problem.nfe - 1))
@@ -251,16 +251,15 @@ def _ranked(losses: Mapping[str, float]) -> list[str]:
     return sorted(finite, key=lambda name: losses[name])
 
 
-def _start(name: str, problem: Problem) -> Tuned:
-    schedule, steps = problem.model.schedule, problem.steps
-    if name.endswith(".json"):
-        tuned = Plan.load(name).tuned
-        return replace(tuned, grid=tuned.grid.checked(schedule, steps))
-    return Tuned(make_grid(name, schedule, steps))
-
-
-def _start_table(name: str, problem: Problem) -> Table:
-    return tuned_table(problem.solver, problem.model.schedule, _start(name, problem))
+def _start(name: str, job: Job) -> Tuned:
+    """A grid by name; of a plan its corrections too, if they are of this solver and go on."""
+    schedule = job.loaded.model.schedule
+    if not name.endswith(".json"):
+        return Tuned(make_grid(name, schedule, job.steps))
+    plan = Plan.load(name)
+    grid = plan.grid.checked(schedule, job.steps)
+    goes_on = "coefficients" in job.preset.recipe.learn and plan.make_solver() == job.solver
+    return Tuned(grid, plan.tuned.corrections if goes_on else None)
 
 
 # Descent
@@ -288,7 +287,7 @@ def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool
             if file.exists() and not fresh:
                 state = State.from_tensors(read_tensors(file))
             else:
-                state = begin(problem, recipe, _start(name, problem))
+                state = begin(problem, recipe, _start(name, job))
                 write_tensors(file, state.to_tensors())
             last = finished(problem, recipe, state)
             valid = last.best

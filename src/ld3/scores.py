@@ -14,7 +14,7 @@ from ld3.table import Table
 from ld3.teacher import Pairs
 
 JUDGED = 3_000_000_000  # where the seeds of the Fréchet distance begin
-ACCURATE = 60  # steps of UniPC-3 on the logSNR grid: stands for the exact solution
+ACCURATE = 40  # steps of UniPC-3 on the logSNR grid: stands for the exact solution
 BATCH = 100
 
 Tell = Callable[[str, int, int], None]

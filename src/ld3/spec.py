@@ -36,7 +36,7 @@ class RunSpec(BaseModel):
     guidance: Annotated[float, Field(ge=0, le=100)] = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     held_out: Annotated[int, Field(ge=2, le=100_000)] = 64
-    judged: Annotated[int, Field(ge=0, le=100_000)] = 250
+    judged: Annotated[int, Field(ge=0, le=100_000)] = 200
     recipe: dict[str, float | int | str | bool] = {}
     slope: Literal["auto", "exact", "secant"] = "auto"
     teacher_solver: str | None = None

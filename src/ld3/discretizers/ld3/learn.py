@@ -4,8 +4,9 @@ Per iteration: numbers -> tuned solver -> student samples of a batch of pairs ->
 teacher's -> slopes. Then the numbers move, and with soft forcing the noises move in their balls.
 Now and then the validation pairs judge; the result is what was best on them.
 
-The numbers move in one of two ways: each group by a rule and rate of its own (the paper), or all
-together by Adam in coordinates in which every direction matters alike (:mod:`.precondition`).
+The numbers move in one of three ways: each group by a rule and rate of its own (the paper), all
+together by Adam in coordinates in which every direction matters alike, or, for a network that has
+no gradients, by Gauss-Newton from forward passes (both in :mod:`.differences`).
 
 `learn` yields after every iteration what there is to see, with a state from which it can go on to
 the bit.
@@ -19,10 +20,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ld3.discretizers.ld3.differences import gauss_newton, precondition
 from ld3.discretizers.ld3.forcing import keep_better, moved, radius
 from ld3.discretizers.ld3.optimize import RULES, Memory, adam, clipped
 from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.precondition import precondition
 from ld3.discretizers.ld3.student import Part, Problem, Student, chunks
 from ld3.discretizers.ld3.tuning import GROUPS, Numbers, Tuning
 from ld3.errors import ModelError, StoreError
@@ -47,6 +48,7 @@ class Recipe:
     batch: int = 8
     precondition: int = 0  # samples to find the coordinates with; 0: each group by its own rule
     rate: float = 0.1  # when preconditioned, in units of the error at the start
+    gradient_free: bool = False  # Gauss-Newton from forward passes
     rule_times: Literal["sgd", "rmsprop", "adam"] = "adam"
     rule_net: Literal["sgd", "rmsprop", "adam"] = "adam"
     rate_times: float = 0.05
@@ -227,6 +229,10 @@ def _descend(
     total: int,
 ) -> tuple[State, float]:
     """One step of the numbers, and of the noises of the batch."""
+    if recipe.gradient_free:
+        numbers, loss = gauss_newton(student, tuning, state.numbers, index)
+        state = replace(state, iteration=state.iteration + 1, numbers=numbers, mean=numbers)
+        return state, loss
     leaf = tuning.flat(state.numbers).requires_grad_()
     near = state.near_train[index].clone().requires_grad_() if r > 0 else None
     table = tuning.table(tuning.unflat(leaf, state.numbers))

@@ -114,6 +114,24 @@ class Student:
         apart = (self.problem.model.decode(x) - target).double().square().flatten(1).mean(1)
         return float(apart.sum() * x.double().var() / pairs.target.double().var())
 
+    @torch.no_grad()
+    def residual(self, x: Tensor, index: Tensor) -> Tensor:
+        """(B, F) for learning pairs, with |r|^2 the distance.
+
+        That is exact for l2 and feature distances; others are l2 times a weight a sample that makes
+        it so at this x.
+        """
+        sample = self.problem.model.decode(x)
+        target = tuple(f[index] for f in self._targets["train"])
+        distance = self.problem.distance
+        if isinstance(distance, FeatureDistance):
+            return distance.residual(sample, target)
+        apart = (sample - target[0]).double().flatten(1) / sample[0].numel() ** 0.5
+        square = apart.square().sum(1)
+        weight = distance(sample, target[0]).double() / square.clamp_min(1e-30)
+        weighted: Tensor = weight.sqrt()[:, None] * apart
+        return weighted
+
     def first(self, part: Part, index: Tensor) -> list[Tensor]:
         """The network's answer to the noise of the pairs at t_max, remembered."""
         return [self._first_answer(part)[index]]
