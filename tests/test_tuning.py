@@ -23,8 +23,8 @@ from ld3 import (
 from ld3.discretizers.ld3.differences import gauss_newton, normal_equations, precondition
 from ld3.discretizers.ld3.learn import Recipe, State, begin, learn, tuning_of
 from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.student import Problem, Student
-from ld3.discretizers.ld3.tuning import GROUPS, Tuning, tuned_table
+from ld3.discretizers.ld3.student import Problem, Student, Task
+from ld3.discretizers.ld3.tuning import GROUPS, SolverTuning, tuned_table
 from ld3.distances import l2
 from ld3.errors import PlanError
 from ld3.schedules import schedule_to_json
@@ -46,11 +46,11 @@ def problem(solver: str = "dpmpp", steps: int = 4) -> Problem:
     return Problem(MODEL, make_solver(solver), steps, l2, train, valid)
 
 
-def tuning(solver: str, steps: int = 4, exact: bool = False) -> Tuning:
-    return Tuning(make_solver(solver), Clock(VPLinear(), steps), GROUPS, exact)
+def tuning(solver: str, steps: int = 4, exact: bool = False) -> SolverTuning:
+    return SolverTuning(make_solver(solver), Clock(VPLinear(), steps), GROUPS, exact)
 
 
-def shaken(made: Tuning, size: float = 0.05) -> tuple[dict[str, Tensor], Tuned]:
+def shaken(made: SolverTuning, size: float = 0.05) -> tuple[dict[str, Tensor], Tuned]:
     """Numbers of a grid, moved at random, and what they stand for."""
     numbers = made.numbers(Tuned(make_grid("edm", made.clock.schedule, made.clock.steps)))
     generator = torch.Generator().manual_seed(0)
@@ -58,7 +58,7 @@ def shaken(made: Tuning, size: float = 0.05) -> tuple[dict[str, Tensor], Tuned]:
         name: value + size * torch.randn(value.shape, generator=generator, dtype=torch.float64)
         for name, value in numbers.items()
     }
-    return moved, made.tuned(moved)
+    return moved, made.tuned(moved, made.clock.steps)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -83,7 +83,7 @@ def test_numbers_and_back(name: str, exact: bool) -> None:
     found = made.numbers(tuned)
     for group in ("net", "coefficients"):
         assert (found[group] - numbers[group]).abs().max() < 1e-10
-    assert (made.tuned(found).grid.times - tuned.grid.times).abs().max() < 1e-12
+    assert (made.tuned(found, 4).grid.times - tuned.grid.times).abs().max() < 1e-12
     vector = made.flat(numbers)
     assert all(torch.equal(made.unflat(vector, found)[g], numbers[g]) for g in GROUPS)
 
@@ -93,7 +93,7 @@ def test_zero_corrections_are_the_solver_itself(name: str) -> None:
     made = tuning(name)
     grid = make_grid("edm", VPLinear(), 4)
     plain = compile_table(made.solver, knots(VPLinear(), grid))
-    table = made.table(made.numbers(Tuned(grid)))
+    table = made.table(made.numbers(Tuned(grid)), 4)
     assert (table.weights - plain.weights).abs().max() < 1e-12
     assert table.nfe == made.solver.nfe(4)
 
@@ -132,7 +132,7 @@ def test_exact_corrections_integrate_constant_networks(name: str, exact: bool) -
     made = tuning(name, exact=exact)
     numbers, _ = shaken(made)
     numbers["net"] = torch.zeros_like(numbers["net"])  # told the times where the solver is
-    tuned = made.tuned(numbers)
+    tuned = made.tuned(numbers, 4)
     schedule = made.clock.schedule
     c, e = noise([0], (5,), torch.float64), noise([1], (5,), torch.float64)
     ends = [(schedule.log_alpha(t).exp(), schedule.log_sigma(t).exp()) for t in tuned.grid.times]
@@ -156,13 +156,14 @@ def test_slopes_of_corrections_are_right() -> None:
     x = MODEL.schedule.prior_std * task.train.noise[:2].double()
 
     def sample(vector: Tensor) -> Tensor:
-        return made.table(made.unflat(vector, numbers)).follow(bind(MODEL), x)[0]
+        return made.table(made.unflat(vector, numbers), 3).follow(bind(MODEL), x)[0]
 
     # the sizes of corrections are constants to the learner, so leave the times alone
     fixed = replace(made, learned=("coefficients",))
     coefficients = fixed.flat(numbers).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda v: made.table({**numbers, "coefficients": v}).follow(bind(MODEL), x)[0], coefficients
+        lambda v: made.table({**numbers, "coefficients": v}, 3).follow(bind(MODEL), x)[0],
+        coefficients,
     )
     assert sample(made.flat(numbers)).shape == (2, 8)
 
@@ -173,11 +174,11 @@ def test_the_preconditioner_makes_directions_alike() -> None:
     recipe = Recipe(learn="times+net+coefficients")
     made, student = tuning_of(task, recipe), Student(task)
     numbers = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
-    basis = precondition(student, made, numbers, 32)
+    basis = precondition([Task(student, 4)], made, numbers, 32)
     theta, x0 = made.flat(numbers), MODEL.schedule.prior_std * task.train.noise
 
     def samples(phi: Tensor) -> Tensor:
-        return made.table(made.unflat(theta + basis @ phi, numbers)).follow(bind(MODEL), x0)[0]
+        return made.table(made.unflat(theta + basis @ phi, numbers), 4).follow(bind(MODEL), x0)[0]
 
     base = samples(torch.zeros_like(theta))
     error = (base - task.train.target).square().mean().sqrt()
@@ -196,7 +197,9 @@ def test_the_preconditioner_asks_only_for_what_changed() -> None:
         tuning_of(task, Recipe(learn="times+net+coefficients", exact=False)),
         Student(task),
     )
-    precondition(student, made, made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4))), 4)
+    precondition(
+        [Task(student, 4)], made, made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4))), 4
+    )
     base = 2 * 3  # once for the slopes, once for the error
     times, net = 4 * 3, 3 + 2 + 1
     rows = 2 * 3 + 3 * 2 + 4 * 1 + 5 * 0  # row n has n + 1 numbers and leaves 4 - n calls
@@ -209,9 +212,9 @@ def test_forward_differences_are_the_slopes() -> None:
     made, student = tuning_of(task, recipe), Student(task)
     numbers = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
     index = torch.arange(8)
-    found = normal_equations(student, made, numbers, index, student.residual)
+    found = normal_equations(Task(student, 4), made, numbers, index, student.residual)
     leaf = made.flat(numbers).requires_grad_()
-    loss = student.losses("train", index, made.table(made.unflat(leaf, numbers)), None).sum()
+    loss = student.losses("train", index, made.table(made.unflat(leaf, numbers), 4), None).mean()
     (slope,) = torch.autograd.grad(loss, leaf)
     assert found.square == pytest.approx(float(loss.detach()), rel=1e-6)
     cosine = torch.nn.functional.cosine_similarity(2 * found.slope, slope, 0)
@@ -257,7 +260,7 @@ def test_gauss_newton_never_makes_it_worse() -> None:
     numbers: dict[str, Tensor] = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
     losses = []
     for _ in range(5):
-        numbers, loss = gauss_newton(student, made, numbers, torch.arange(32))
+        numbers, loss = gauss_newton([Task(student, 4)], made, numbers, torch.arange(32))
         losses.append(loss)
     assert all(after <= before * (1 + 1e-6) for before, after in pairwise(losses))
     assert losses[-1] < 0.5 * losses[0]

@@ -147,7 +147,11 @@ def models(json_: bool) -> None:
 @click.option("--solver", help="A solver of `ld3 solvers`.  [dpmpp]")
 @click.option("--order", type=int, help="Its order.")
 @click.option("--variant", help="Its variant.")
-@click.option("--nfe", type=int, multiple=True, help="Network evaluations; may be repeated.  [5]")
+@click.option("--nfe", multiple=True, help="Evaluations, repeatable; 4-10: one plan for all.  [5]")
+@click.option("--refine", is_flag=True, default=None, help="Learn each of a range on by itself.")
+@click.option(
+    "--gradient-free", is_flag=True, default=None, help="From forward passes only, for any network."
+)
 @click.option(
     "--preset", help="standard, fast, best, paper-pixel, -latent, -text-to-image.  [standard]"
 )
@@ -155,7 +159,7 @@ def models(json_: bool) -> None:
 @click.option("--start", help="best, a method of `ld3 methods`, or a plan.json.  [best]")
 @click.option("--distance", help="auto, l1, l2, pseudo-huber, lpips-vgg, lpips-alex.  [auto]")
 @click.option("--pairs", type=int, help="Learning pairs.")
-@click.option("--guidance", type=float, help="Scale of classifier-free guidance.  [1]")
+@click.option("--guidance", help="Scale of classifier-free guidance; 1-4: a range.  [1]")
 @click.option("--seed", type=int, help="Of the learning noise and the order of batches.  [0]")
 @click.option("--held-out", type=int, help="Noises to score on.  [64]")
 @click.option("--judged", type=int, help="Samples for the Fréchet distance; 0: none.  [200]")
@@ -176,14 +180,23 @@ def models(json_: bool) -> None:
 )
 def learn(file: Path | None, resume: bool, **words: object) -> None:
     """Learn at which times to sample: a plan for a model, a solver and few evaluations."""
+    from ld3.families import run_family
     from ld3.runs import run_learn
-    from ld3.show import learned_table, write_pictures
+    from ld3.show import family_table, learned_table, write_family_picture, write_pictures
     from ld3.spec import RunSpec
 
     words["nfe"] = words["nfe"] or None
     words["recipe"] = _settings(words["recipe"]) or None
     spec = RunSpec.read(words, file)
     with Bar() as bar:
+        if spec.family is not None:
+            family = run_family(spec, bar, fresh=not resume)
+            bar.clear()
+            for line in family_table(family):
+                click.echo(line)
+            click.echo(f"picture  {write_family_picture(family)}")
+            click.echo(f"plan     {family.folder / 'plan.json'}")
+            return
         for result in run_learn(spec, bar, fresh=not resume):
             bar.clear()
             for line in learned_table(result):
@@ -199,14 +212,26 @@ def learn(file: Path | None, resume: bool, **words: object) -> None:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("samples"), show_default=True)
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--force", is_flag=True, help="Use the plan with a model it was not learned for.")
-def sample(path: Path, seeds: str, out: Path, device: str, force: bool) -> None:
+@click.option("--nfe", type=int, help="Evaluations, for a plan that was learned for a range.")
+@click.option("--guidance", type=float, help="Another scale than that of the plan.")
+def sample(
+    path: Path,
+    seeds: str,
+    out: Path,
+    device: str,
+    force: bool,
+    nfe: int | None,
+    guidance: float | None,
+) -> None:
     """Draw samples with a plan."""
     from ld3.plan import Plan
     from ld3.runs import run_sample
     from ld3.show import write_samples
 
     numbers = _seeds(seeds)
-    samples = run_sample(Plan.load(path), numbers, device, force)
+    plan = Plan.load(path)
+    plan = plan if nfe is None else plan.at(nfe)
+    samples = run_sample(plan, numbers, device, force, guidance=guidance)
     for file in write_samples(out, numbers, samples):
         click.echo(str(file))
 

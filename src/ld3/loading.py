@@ -25,7 +25,9 @@ class Loaded:
     conditions: str
 
 
-def load_model(name: str, device: str = "cpu", dtype: str | None = None) -> Loaded:
+def load_model(
+    name: str, device: str = "cpu", dtype: str | None = None, learn: bool = True
+) -> Loaded:
     """A shipped model by name, or `package.module:function` that returns a model.
 
     The function is given `device` and `dtype` if it takes arguments of these names.
@@ -48,7 +50,7 @@ def load_model(name: str, device: str = "cpu", dtype: str | None = None) -> Load
         raise ModelError(f"model {name}: {error}") from None
     finally:
         sys.path.remove("")
-    loaded = of_model(model, name, device)
+    loaded = of_model(model, name, device, learn)
     if wanted is not None and model.dtype != wanted:
         raise SpecError(
             f"dtype: got {dtype}, but the model runs in {model.dtype}; let {function} take an "
@@ -57,10 +59,10 @@ def load_model(name: str, device: str = "cpu", dtype: str | None = None) -> Load
     return loaded
 
 
-def of_model(model: Model, name: str, device: str = "cpu") -> Loaded:
+def of_model(model: Model, name: str, device: str = "cpu", learn: bool = True) -> Loaded:
     """A model of one's own, tried at the door. Its weights are named by its attribute `digest`, or
-    else by what it answers."""
-    check_model(model, device=device)
+    else by what it answers. `learn` asks for gradients, too."""
+    check_model(model, learn=learn, device=device)
     return Loaded(model, name, getattr(model, "digest", None) or fingerprint(model, device), "")
 
 

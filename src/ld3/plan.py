@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ld3.discretizers.ld3.warp import DENSITY, SHIFTS, Warp
 from ld3.errors import Ld3Error, PlanError
 from ld3.grids import Knots, TimeGrid, knots
 from ld3.models import Model
@@ -26,6 +27,8 @@ MAX_STEPS = 1000
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Times = Annotated[list[Number], Field(min_length=2, max_length=MAX_STEPS + 1)]
 Row = Annotated[list[Annotated[float, Field(ge=-1e3, le=1e3)]], Field(max_length=2 * MAX_STEPS + 1)]
+Corrections = Annotated[list[Row], Field(max_length=2 * MAX_STEPS)] | None
+Knot = Annotated[float, Field(ge=-100, le=100)]
 Text = Annotated[str, Field(max_length=500)]
 
 
@@ -48,6 +51,25 @@ class ModelPart(_Part):
     prediction: Prediction
     conditions: Text = ""
     guidance: Number = 1.0
+    guidance_range: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None
+
+
+class Member(_Part):
+    """Another number of evaluations in the same file."""
+
+    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]
+    times: Times
+    net_times: Times
+    corrections: Corrections = None
+
+
+class FamilyPart(_Part):
+    """A family of grids for every number of evaluations, see :mod:`ld3.discretizers.ld3.warp`."""
+
+    low: Annotated[int, Field(ge=1, le=MAX_STEPS)]  # it was learned for low .. high evaluations
+    high: Annotated[int, Field(ge=1, le=MAX_STEPS)]
+    density: Annotated[list[Knot], Field(min_length=2 * DENSITY, max_length=2 * DENSITY)]
+    shifts: Annotated[list[Knot], Field(min_length=2 * SHIFTS, max_length=2 * SHIFTS)]
 
 
 class Plan(_Part):
@@ -58,7 +80,9 @@ class Plan(_Part):
     solver: SolverPart
     times: Times
     net_times: Times
-    corrections: Annotated[list[Row], Field(max_length=2 * MAX_STEPS)] | None = None
+    corrections: Corrections = None
+    family: FamilyPart | None = None
+    members: Annotated[list[Member], Field(max_length=100)] = []
     schedule: dict[str, Any]
     model: ModelPart
     learned: dict[str, Any] = {}
@@ -78,25 +102,45 @@ class Plan(_Part):
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the whole file"
             raise PlanError(f"{name}: {where}: {first['msg']}") from None
-        try:
-            grid = plan.grid.checked(plan.noise_schedule)
-            wanted = plan.make_solver().nfe(grid.steps)
-        except Ld3Error as error:
-            raise PlanError(f"{name}: {error}") from None
-        if plan.nfe != wanted:
-            raise PlanError(f"{name}: got nfe {plan.nfe}, wanted {wanted} for {grid.steps} steps")
-        if plan.corrections is not None:
-            lengths = [len(row) for row in plan.corrections]
-            if lengths != list(range(2, wanted + 2)):
-                raise PlanError(
-                    f"{name}: corrections: got rows of {lengths[:12]} numbers, wanted "
-                    f"2, 3, .. {wanted + 1}: one row an evaluation"
-                )
+        if plan.family is not None and plan.family.low > plan.family.high:
+            raise PlanError(f"{name}: family: got low {plan.family.low} above {plan.family.high}")
+        _check_numbers(plan, name)
+        for member in plan.members:
+            _check_numbers(plan._with(member), f"{name}: member {member.nfe}")
         return plan
 
     def save(self, path: Path | str) -> None:
         """Write the plan, whole or not at all."""
         write_json(Path(path), self.model_dump(mode="json"))
+
+    def at(self, nfe: int) -> "Plan":
+        """The plan for another number of evaluations, if this one has a family or such a member."""
+        for member in self.members:
+            if member.nfe == nfe:
+                return self._with(member)
+        if nfe == self.nfe:
+            return self
+        if self.family is None:
+            known = sorted({self.nfe, *(member.nfe for member in self.members)})
+            raise PlanError(
+                f"nfe: got {nfe}, wanted {', '.join(map(str, known))}: the plan was learned for "
+                "that; learn one for all with --nfe 4-10"
+            )
+        solver = self.make_solver()
+        each = solver.nfe(1)
+        if nfe < each or nfe % each:
+            raise PlanError(f"nfe: got {nfe}, wanted a multiple of {each} for {solver.name}")
+        warp = Warp(self.noise_schedule, self.family.low // each, self.family.high // each)
+        density, shifts = (
+            torch.tensor(numbers, dtype=torch.float64, device="cpu")
+            for numbers in (self.family.density, self.family.shifts)
+        )
+        grid = warp.grid(density, shifts, nfe // each)
+        times, net_times = grid.times.tolist(), grid.net_times.tolist()
+        return self._with(Member(nfe=nfe, times=times, net_times=net_times))
+
+    def _with(self, member: Member) -> "Plan":
+        return self.model_copy(update={**dict(member), "members": [], "family": None})
 
     @property
     def grid(self) -> TimeGrid:
@@ -150,3 +194,21 @@ class Plan(_Part):
                     f"{self.model.name!r}, for which the plan was learned; learn one for this "
                     "model, or force its use"
                 )
+
+
+def _check_numbers(plan: Plan, name: str) -> None:
+    """Times inside the range, as many as the solver takes, corrections to match."""
+    try:
+        grid = plan.grid.checked(plan.noise_schedule)
+        wanted = plan.make_solver().nfe(grid.steps)
+    except Ld3Error as error:
+        raise PlanError(f"{name}: {error}") from None
+    if plan.nfe != wanted:
+        raise PlanError(f"{name}: got nfe {plan.nfe}, wanted {wanted} for {grid.steps} steps")
+    if plan.corrections is not None:
+        lengths = [len(row) for row in plan.corrections]
+        if lengths != list(range(2, wanted + 2)):
+            raise PlanError(
+                f"{name}: corrections: got rows of {lengths[:12]} numbers, wanted "
+                f"2, 3, .. {wanted + 1}: one row an evaluation"
+            )

@@ -17,10 +17,17 @@ from torch import Tensor
 
 from ld3 import __version__, zoo
 from ld3.discretizers import BUMPS, HANDMADE, METHODS, make_grid
-from ld3.discretizers.ld3.learn import Progress, State, begin, finished, learn
-from ld3.discretizers.ld3.presets import Preset, Teacher, make_preset
+from ld3.discretizers.ld3.learn import (
+    Progress,
+    State,
+    begin_with,
+    finished,
+    learn_all,
+    tuning_of,
+)  # fmt: skip
+from ld3.discretizers.ld3.presets import Preset, Teacher, make_preset, without_gradients
 from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem, Student, roughness
-from ld3.discretizers.ld3.tuning import tuned_table
+from ld3.discretizers.ld3.tuning import Numbers, Tuning, tuned_table
 from ld3.distances import Distance
 from ld3.errors import Ld3Error, PlanError, SpecError, StoreError
 from ld3.grids import knots
@@ -76,8 +83,13 @@ class Job:
     preset: Preset
 
     @property
+    def each(self) -> int:
+        """Evaluations a step."""
+        return self.solver.nfe(1)
+
+    @property
     def steps(self) -> int:
-        each = self.solver.nfe(1)
+        each = self.each
         if self.nfe < each or self.nfe % each:
             raise SpecError(
                 f"nfe: got {self.nfe}, wanted a multiple of {each}: {self.solver.name} takes "
@@ -86,9 +98,21 @@ class Job:
         return self.nfe // each
 
     @property
+    def seeds(self) -> tuple[range, range]:
+        """Of learning and of validation."""
+        first = 10_000 * self.spec.seed
+        return range(first, first + self.preset.train), range(VALID, VALID + self.preset.valid)
+
+    @property
+    def guidances(self) -> tuple[float, ...]:
+        """The scale to learn for; of a range the middle, and both ends."""
+        low, high = self.spec.guidance, self.spec.guidance_to
+        return (low,) if high is None else ((low + high) / 2, low, high)
+
+    @property
     def identity(self) -> dict[str, Any]:
         """All that determines the result."""
-        asked = self.spec.model_dump(mode="json", exclude={"out", "nfe", "tensorboard"})
+        asked = self.spec.model_dump(mode="json", exclude={"out", "nfe", "tensorboard", "refine"})
         weights = {"weights": self.loaded.digest, "version": __version__}
         if self.loaded.name in zoo.SHIPPED:
             weights |= {name: zoo.checksum(name) for name in ("perceptual", "judge")}
@@ -97,7 +121,8 @@ class Job:
     @property
     def folder(self) -> Path:
         slug = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.loaded.name)
-        name = f"{slug}-{self.solver.name}{self.solver.order}-nfe{self.nfe}"
+        nfe = f"{self.nfe}" if self.spec.family is None else "{}-{}".format(*self.spec.family)
+        name = f"{slug}-{self.solver.name}{self.solver.order}-nfe{nfe}"
         return self.spec.out / f"{name}-{digest(self.identity)}"
 
 
@@ -108,41 +133,55 @@ def run_learn(
 
     `model` is a model of one's own, to be used instead of the one that `spec.model` names.
     """
+    for job in jobs(spec, spec.nfe, model):
+        yield run_job(job, tell, fresh)
+
+
+def jobs(spec: RunSpec, counts: Sequence[int], model: Model | None = None) -> Iterator[Job]:
+    """What a spec asks for, for each number of evaluations."""
+    learn = not spec.gradient_free
     if model is None:
-        loaded = load_model(spec.model, spec.device, spec.dtype)
+        loaded = load_model(spec.model, spec.device, spec.dtype, learn)
     else:
-        loaded = of_model(model, spec.model if ":" in spec.model else "own", spec.device)
+        loaded = of_model(model, spec.model if ":" in spec.model else "own", spec.device, learn)
     distance = make_distance(spec.distance, loaded)
     solver = make_solver(spec.solver, spec.order, spec.variant)
-    for nfe in spec.nfe:
+    for nfe in counts:
         preset = make_preset(spec.preset, nfe, spec.pairs)
+        if spec.gradient_free:
+            preset = without_gradients(preset)
         recipe = replace(preset.recipe, **spec.recipe)  # type: ignore[arg-type]
         if spec.learn is not None:
             recipe = replace(recipe, learn=spec.learn)
         teacher = replace(preset.teacher, **spec.teacher)
         preset = replace(preset, recipe=recipe, teacher=teacher)
-        yield _run(Job(spec, loaded, distance, solver, nfe, preset), tell, fresh)
+        yield Job(spec, loaded, distance, solver, nfe, preset)
 
 
-def _run(job: Job, tell: Tell, fresh: bool) -> Learned:
+def run_job(job: Job, tell: Tell, fresh: bool) -> Learned:
     steps, spec, preset, folder = job.steps, job.spec, job.preset, job.folder
     sweep(folder)
     if (folder / "plan.json").exists() and not fresh:
         return _finished(folder)
     train, valid = (
-        _pairs(job, seeds, what, tell)
-        for what, seeds in (
-            ("learning pairs", range(10_000 * spec.seed, 10_000 * spec.seed + preset.train)),
-            ("validation pairs", range(VALID, VALID + preset.valid)),
-        )
+        pairs_for(job, seeds, what, tell)
+        for what, seeds in (("learning pairs", job.seeds[0]), ("validation pairs", job.seeds[1]))
     )
-    model = job.loaded.model
-    problem = Problem(model, job.solver, steps, job.distance, train, valid, spec.guidance)
+    problem = Problem(
+        job.loaded.model, job.solver, steps, job.distance, train, valid, job.guidances[0]
+    )
     starts = _starts(job, problem, tell, fresh)
     if spec.slope == "secant" or (spec.slope == "auto" and starts.roughness > ROUGH):
         problem = replace(problem, secant=SECANT)
-    final = _descend(job, problem, starts, tell, fresh)
-    _plan(job, problem, starts, final, {}).save(folder / SO_FAR)
+    tuning = tuning_of(problem, preset.recipe)
+    course = Course(
+        problems=(problem, *_at_other_guidance(job, problem, tell)),
+        tuning=tuning,
+        numbers=lambda name: tuning.numbers(_start(name, job)),
+        plan=lambda final: _plan(job, problem, starts, final, {}),
+    )
+    final = descend(job, course, starts.chosen, tell, fresh)
+    course.plan(final).save(folder / SO_FAR)
     try:
         scores = _scores(job, final.tuned, starts, tell)
     except KeyboardInterrupt:
@@ -151,6 +190,16 @@ def _run(job: Job, tell: Tell, fresh: bool) -> Learned:
     result.plan.save(folder / "plan.json")
     (folder / SO_FAR).unlink(missing_ok=True)
     return result
+
+
+def _at_other_guidance(job: Job, problem: Problem, tell: Tell) -> Iterator[Problem]:
+    """The same problem at the other scales of a range, each with pairs of its own."""
+    for scale in job.guidances[1:]:
+        train, valid = (
+            pairs_for(job, pairs.seeds, f"pairs at guidance {scale:g}", tell, guidance=scale)
+            for pairs in (problem.train, problem.valid)
+        )
+        yield replace(problem, train=train, valid=valid, guidance=scale)
 
 
 def _finished(folder: Path) -> Learned:
@@ -167,7 +216,15 @@ def _finished(folder: Path) -> Learned:
     return result
 
 
-def _pairs(job: Job, seeds: range, what: str, tell: Tell, teacher: Teacher | None = None) -> Pairs:
+def pairs_for(
+    job: Job,
+    seeds: Sequence[int],
+    what: str,
+    tell: Tell,
+    teacher: Teacher | None = None,
+    guidance: float | None = None,
+) -> Pairs:
+    """Of the job's teacher at its middle guidance, or of another."""
     teacher, loaded, ready = teacher or job.preset.teacher, job.loaded, 0
 
     def progress(done: int) -> None:
@@ -181,7 +238,7 @@ def _pairs(job: Job, seeds: range, what: str, tell: Tell, teacher: Teacher | Non
         make_solver(teacher.solver, teacher.order or None, teacher.variant or None),
         make_grid(teacher.grid, loaded.model.schedule, teacher.steps),
         seeds,
-        guidance=job.spec.guidance,
+        guidance=job.guidances[0] if guidance is None else guidance,
         folder=job.spec.out / "pairs",
         device=job.spec.device,
         progress=progress,
@@ -231,8 +288,8 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
                     loss = student.mean_loss(table, limit=pairs)
                     return {"loss": loss if math.isfinite(loss) else None}
 
-                what = ["start", pairs, len(problem.valid), *_measure(job)]
-                loss = _remembered(job, table, what, measure)["loss"]
+                what = ["start", pairs, len(problem.valid), *measure_of(job)]
+                loss = remembered(job, table, what, measure)["loss"]
                 losses[name] = math.inf if loss is None else loss
                 tell("trying starts", done + 1, len(names))
         chosen = tuple(_ranked(losses)[: job.preset.starts])
@@ -267,13 +324,23 @@ def _start(name: str, job: Job) -> Tuned:
 SO_FAR = "plan-so-far.json"
 
 
-def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool) -> Progress:
+@dataclass(frozen=True)
+class Course:
+    """What is descended on, how a start becomes numbers, and how numbers become a plan."""
+
+    problems: tuple[Problem, ...]
+    tuning: Tuning
+    numbers: Callable[[str], Numbers]
+    plan: Callable[[Progress], Plan]
+
+
+def descend(job: Job, course: Course, starts: Sequence[str], tell: Tell, fresh: bool) -> Progress:
     """Learn to the end from each start and take what validates best.
 
     The state is written after each iteration; a run that was stopped goes on from it. Ctrl-C and
     errors leave the best plan so far on disk.
     """
-    recipe, folder = job.preset.recipe, job.folder
+    recipe, folder, tuning = job.preset.recipe, job.folder, course.tuning
     log = folder / "progress.jsonl"
     lines: list[str] = []
     if log.exists() and not fresh:
@@ -282,31 +349,31 @@ def _descend(job: Job, problem: Problem, starts: Starts, tell: Tell, fresh: bool
     ends: list[Progress] = []
     with ExitStack() as stack:
         track = stack.enter_context(_tracker(folder, job.spec.tensorboard))
-        for number, name in enumerate(starts.chosen):
+        for number, name in enumerate(starts):
             file = folder / f"state-{number}.safetensors"
             if file.exists() and not fresh:
                 state = State.from_tensors(read_tensors(file))
             else:
-                state = begin(problem, recipe, _start(name, job))
+                state = begin_with(course.problems, recipe, tuning, course.numbers(name))
                 write_tensors(file, state.to_tensors())
-            last = finished(problem, recipe, state)
+            last = finished(tuning, course.problems[0].steps, state)
             valid = last.best
             lines = lines[: kept + state.iteration]
             try:
-                for last in learn(problem, recipe, state, job.spec.seed):
+                for last in learn_all(course.problems, recipe, tuning, state, job.spec.seed):
                     lines.append(json.dumps(_line(name, last)))
                     write_bytes(log, ("\n".join(lines) + "\n").encode())
                     write_tensors(file, last.state.to_tensors())
                     track(len(lines), last)
                     valid = valid if last.valid is None else last.valid
-                    share = f" ({number + 1} of {len(starts.chosen)})" * (len(starts.chosen) > 1)
+                    share = f" ({number + 1} of {len(starts)})" * (len(starts) > 1)
                     what = f"loss {last.loss:.5f}, valid {valid:.5f}, best {last.best:.5f}{share}"
                     tell(what, last.iteration, last.total)
             except (KeyboardInterrupt, Ld3Error) as stop:
                 if isinstance(stop, StoreError):
                     raise  # what cannot be written now is in the last state
                 best = min([*ends, last], key=lambda end: end.best)
-                _plan(job, problem, starts, best, {}).save(folder / SO_FAR)
+                course.plan(best).save(folder / SO_FAR)
                 if isinstance(stop, Ld3Error):
                     raise type(stop)(f"{stop}; the best plan so far is {folder / SO_FAR}") from None
                 raise Interrupted(_kept(folder)) from None
@@ -362,13 +429,35 @@ def _tracker(folder: Path, wanted: bool) -> Iterator[Callable[[int, Progress], N
 def _plan(
     job: Job, problem: Problem, starts: Starts, final: Progress, scores: dict[str, Scores]
 ) -> Plan:
-    model, solver, preset = job.loaded.model, job.solver, job.preset
-    return Plan(
+    preset = job.preset
+    return plan_part(
+        job,
         nfe=job.nfe,
-        solver=SolverPart(name=solver.name, order=solver.order, variant=solver.variant),
         times=final.tuned.grid.times.tolist(),
         net_times=final.tuned.grid.net_times.tolist(),
         corrections=Plan.rows(final.tuned),
+        learned={
+            "spec": job.identity,
+            "preset": _plain(preset),
+            "starts": asdict(starts),
+            "secant": problem.secant,
+            "evaluations": final.state.evaluations + starts.evaluations,
+            "teacher_evaluations": len(job.guidances)
+            * preset.teacher.steps
+            * (preset.train + preset.valid),
+            "skipped": final.state.skipped,
+            "validation": final.best,
+            "versions": {"ld3": __version__, "torch": torch.__version__},
+        },
+        scores={name: asdict(score) for name, score in scores.items()},
+    )
+
+
+def plan_part(job: Job, **parts: Any) -> Plan:
+    """A plan for the job's solver and model, with these parts."""
+    model, solver, high = job.loaded.model, job.solver, job.spec.guidance_to
+    return Plan(
+        solver=SolverPart(name=solver.name, order=solver.order, variant=solver.variant),
         schedule=schedule_to_json(model.schedule),
         model=ModelPart(
             name=job.loaded.name,
@@ -376,20 +465,10 @@ def _plan(
             shape=list(model.shape),
             prediction=model.prediction,
             conditions=job.loaded.conditions,
-            guidance=job.spec.guidance,
+            guidance=job.guidances[0],
+            guidance_range=None if high is None else [job.spec.guidance, high],
         ),
-        learned={
-            "spec": job.identity,
-            "preset": _plain(preset),
-            "starts": asdict(starts),
-            "secant": problem.secant,
-            "evaluations": final.state.evaluations + starts.evaluations,
-            "teacher_evaluations": preset.teacher.steps * (preset.train + preset.valid),
-            "skipped": final.state.skipped,
-            "validation": final.best,
-            "versions": {"ld3": __version__, "torch": torch.__version__},
-        },
-        scores={name: asdict(score) for name, score in scores.items()},
+        **parts,
     )
 
 
@@ -413,22 +492,22 @@ def _scores(job: Job, learned: Tuned, starts: Starts, tell: Tell) -> dict[str, S
     """
     spec, model = job.spec, job.loaded.model
     seeds = range(HELD, HELD + spec.held_out)
-    held = _pairs(job, seeds, "held-out pairs", tell)
+    held = pairs_for(job, seeds, "held-out pairs", tell)
     fine = Teacher("unipc", 3, "bh1", "logsnr", ACCURATE)
-    exact = _pairs(job, seeds, "accurate samples", tell, fine).target
+    exact = pairs_for(job, seeds, "accurate samples", tell, fine).target
     names = [*GRIDS, *(name for name in starts.chosen[:1] if name in BUMPS)]
-    tables = {name: _table(job, name) for name in names}
+    tables = {name: known_table(job, name) for name in names}
     tables["learned"] = compile_table(
         job.solver, knots(model.schedule, learned.grid), model.prediction, learned.corrections
     )
-    what = ["distance", spec.held_out, *_measure(job)]
+    what = ["distance", spec.held_out, *measure_of(job)]
     scores = {}
     for done, (name, table) in enumerate(tables.items()):
 
         def measure(table: Table = table) -> dict[str, Any]:
-            return asdict(score(model, table, job.distance, held, exact, spec.guidance))
+            return asdict(score(model, table, job.distance, held, exact, job.guidances[0]))
 
-        scores[name] = Scores(**_remembered(job, table, what, measure))
+        scores[name] = Scores(**remembered(job, table, what, measure))
         tell("scoring on held-out noise", done + 1, len(tables))
     if job.loaded.name not in zoo.SHIPPED or spec.judged < 2:
         return scores
@@ -451,7 +530,7 @@ def _scores(job: Job, learned: Tuned, starts: Starts, tell: Tell) -> dict[str, S
     return scores
 
 
-def _table(job: Job, name: str) -> Table:
+def known_table(job: Job, name: str) -> Table:
     """The job's solver on a known grid."""
     model = job.loaded.model
     k = knots(model.schedule, make_grid(name, model.schedule, job.steps))
@@ -467,19 +546,19 @@ def _judged(job: Job, table: Table) -> Moments:
         with suppress(StoreError, KeyError):
             kept = read_tensors(file)
             return Moments(spec.judged, kept["total"], kept["outer"])
-    draw = sampler(job.loaded.model, table, spec.guidance)
+    draw = sampler(job.loaded.model, table, job.guidances[0])
     moments = judged(job.loaded.model, draw, spec.judged, spec.device)
     write_tensors(file, {"total": moments.total, "outer": moments.outer})
     return moments
 
 
-def _measure(job: Job) -> list[Any]:
+def measure_of(job: Job) -> list[Any]:
     """What a distance to the teacher depends on."""
     eye = zoo.checksum("perceptual") if job.loaded.name in zoo.SHIPPED else ""
     return [job.spec.distance, eye, asdict(job.preset.teacher)]
 
 
-def _remembered(
+def remembered(
     job: Job, table: Table, what: list[Any], compute: Callable[[], dict[str, Any]]
 ) -> dict[str, Any]:
     """What `compute` gives, from disk if it was computed before."""
@@ -498,7 +577,7 @@ def _file(job: Job, table: Table, what: list[Any], kind: str) -> Path:
     """Where something about a table on a model is kept."""
     key = {
         "what": what,
-        "model": [job.loaded.digest, str(job.loaded.model.dtype), job.spec.guidance],
+        "model": [job.loaded.digest, str(job.loaded.model.dtype), job.guidances[0]],
         "schedule": schedule_to_json(job.loaded.model.schedule),
         "table": [table.weights.tolist(), table.net_times.tolist()],
         "version": __version__,
@@ -507,9 +586,15 @@ def _file(job: Job, table: Table, what: list[Any], kind: str) -> Path:
 
 
 def run_sample(
-    plan: Plan, seeds: Sequence[int], device: str, force: bool, batch: int = BATCH
+    plan: Plan,
+    seeds: Sequence[int],
+    device: str,
+    force: bool,
+    batch: int = BATCH,
+    guidance: float | None = None,
 ) -> Tensor:
     """Decoded samples of a plan, the same for a seed whatever the batch."""
+    guidance = plan.model.guidance if guidance is None else guidance
     asked = plan.learned.get("spec")
     dtype = asked.get("dtype") if isinstance(asked, dict) else None
     loaded = load_model(plan.model.name, device, dtype if dtype in DTYPES else None)
@@ -519,7 +604,7 @@ def run_sample(
     parts = []
     for first in range(0, len(seeds), batch):
         part = seeds[first : first + batch]
-        network = bind_network(model, model.conditions(part), guidance=plan.model.guidance)
+        network = bind_network(model, model.conditions(part), guidance=guidance)
         with torch.no_grad():
             parts.append(model.decode(table.run(network, prior(model, part, device))))
     return torch.cat(parts)

@@ -6,6 +6,8 @@ from pathlib import Path
 from torch import Tensor
 
 from ld3.discretizers import make_grid
+from ld3.families import FamilyLearned
+from ld3.grids import TimeGrid
 from ld3.pictures import draw_grids, draw_rows, is_image, write_image
 from ld3.plan import Plan, SolverPart
 from ld3.runs import GRIDS, Learned, run_sample
@@ -79,9 +81,44 @@ def write_pictures(result: Learned, device: str) -> Iterator[Path]:
     yield result.folder / "times.png"
 
 
+def family_table(result: FamilyLearned) -> Iterator[str]:
+    """Every number of evaluations on held-out noise."""
+    plan = result.plan
+    asked = plan.learned["spec"]
+    yield (
+        f"{plan.model.name}, {plan.solver.name}-{plan.solver.order}, one plan for many numbers of "
+        f"evaluations: distance on {asked['held_out']} held-out noises, lower is better"
+    )
+    refined = any(row.refined is not None for row in result.rows)
+    yield f"{'nfe':>4}  {'best known grid':<24}{'family':>9}" + f"{'refined':>10}" * refined
+    for row in result.rows:
+        known = f"{row.known:.5f} {row.best_grid}"
+        more = "" if row.refined is None else f"{row.refined:>10.5f}"
+        yield f"{row.nfe:>4}  {known:<24}{row.family:>9.5f}{more}"
+
+
+def write_family_picture(result: FamilyLearned) -> Path:
+    """The times of every member."""
+    path = result.folder / "times.png"
+    draw_plan(result.plan, path)
+    return path
+
+
+def _members(plan: Plan) -> dict[str, TimeGrid]:
+    """The grids of a family by name."""
+    if plan.family is None:
+        return {}
+    each = plan.make_solver().nfe(1)
+    counts = range(plan.family.low, plan.family.high + 1, each)
+    return {f"{nfe} evaluations": plan.at(nfe).grid for nfe in counts}
+
+
 def draw_plan(plan: Plan, path: Path) -> None:
-    """The times of a plan beside the known grids."""
+    """The times of a plan beside the known grids; of a family, those of its members."""
     schedule, steps = plan.noise_schedule, len(plan.times) - 1
+    if plan.family is not None:
+        draw_grids(path, schedule, _members(plan))
+        return
     grids = {"learned": plan.grid} | {name: make_grid(name, schedule, steps) for name in GRIDS}
     draw_grids(path, schedule, grids)
 
@@ -90,8 +127,11 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     """A plan in words and numbers."""
     variant = f" {plan.solver.variant}" if plan.solver.variant else ""
     yield f"model      {plan.model.name} ({'x'.join(map(str, plan.model.shape))}, predicts "\
-        f"{plan.model.prediction}, guidance {plan.model.guidance:g})"  # fmt: skip
-    yield f"solver     {plan.solver.name}-{plan.solver.order}{variant}, {plan.nfe} evaluations"
+        f"{plan.model.prediction}, guidance {_guidance(plan)})"  # fmt: skip
+    counts = f"{plan.nfe} evaluations"
+    if plan.family is not None:
+        counts = f"{plan.family.low} to {plan.family.high} evaluations, here {plan.nfe}"
+    yield f"solver     {plan.solver.name}-{plan.solver.order}{variant}, {counts}"
     yield f"schedule   {plan.schedule.get('name') or plan.schedule.get('kind')}"
     yield f"{'step':>4}  {'time':>12}  {'network time':>12}"
     for i, (t, net) in enumerate(zip(plan.times, plan.net_times, strict=True)):
@@ -108,26 +148,38 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         for name, score in plan.scores.items()
         if isinstance(score, dict) and isinstance(score.get("distance"), float)
     }
+    for nfe, row in plan.scores.items():
+        if isinstance(row, dict) and isinstance(row.get("family"), float):
+            scores[f"{nfe} evaluations"] = row["family"]
     if scores:
         yield ""
         yield "held-out distance, lower is better"
     for name, value in scores.items():
         if value > 0:
-            yield f"{name:<14}{value:.5f}"
+            yield f"{name:<15}{value:.5f}"
+
+
+def _guidance(plan: Plan) -> str:
+    if plan.model.guidance_range is None:
+        return f"{plan.model.guidance:g}"
+    low, high = plan.model.guidance_range
+    return f"{low:g} to {high:g}"
 
 
 def drawn_lines(plan: Plan, width: int = 64) -> Iterator[str]:
     """The times of a plan and of the known grids as marks on an axis of lam."""
     schedule, steps = plan.noise_schedule, len(plan.times) - 1
-    grids = {"this plan": plan.grid}
-    grids |= {name: make_grid(name, schedule, steps) for name in GRIDS}
+    grids = _members(plan)
+    if not grids:
+        grids = {"this plan": plan.grid}
+        grids |= {name: make_grid(name, schedule, steps) for name in GRIDS}
     first, last = schedule.lam(plan.grid.times)[[0, -1]].tolist()
-    yield f"{'':<14}noise{'lam = log(alpha/sigma)':^{width - 9}}data"
+    yield f"{'':<15}noise{'lam = log(alpha/sigma)':^{width - 9}}data"
     for name, grid in grids.items():
         marks = ["-"] * width
         for lam in schedule.lam(grid.times).tolist():
             marks[round((lam - first) / (last - first) * (width - 1))] = "o"
-        yield f"{name:<14}{''.join(marks)}"
+        yield f"{name:<15}{''.join(marks)}"
 
 
 def write_samples(out: Path, seeds: Sequence[int], samples: Tensor) -> Iterator[Path]:

@@ -1,5 +1,6 @@
 """What a run is asked to do: one frozen object, from flags and a TOML file with the same words."""
 
+import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ from ld3.solvers import make_solver
 from ld3.store import read_bytes
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+Count = Annotated[int, Field(ge=1, le=100)]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
@@ -27,13 +29,17 @@ class RunSpec(BaseModel):
     solver: str = "dpmpp"
     order: int | None = None
     variant: str | None = None
-    nfe: Annotated[tuple[Annotated[int, Field(ge=1, le=100)], ...], Field(min_length=1)] = (5,)
+    nfe: Annotated[tuple[Count, ...], Field(min_length=1)] = (5,)
     preset: str = "standard"
     learn: Learn | None = None
     start: str = "best"
     distance: str = "auto"
     pairs: Annotated[int, Field(ge=2, le=100_000)] | None = None
     guidance: Annotated[float, Field(ge=0, le=100)] = 1.0
+    guidance_to: Annotated[float, Field(ge=0, le=100)] | None = None
+    family: tuple[Count, Count] | None = None
+    refine: bool = False
+    gradient_free: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     held_out: Annotated[int, Field(ge=2, le=100_000)] = 64
     judged: Annotated[int, Field(ge=0, le=100_000)] = 200
@@ -91,9 +97,8 @@ class RunSpec(BaseModel):
                 words = tomllib.loads(read_bytes(file).decode())
             except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise SpecError(f"{file}: got something that is not TOML ({error})") from None
-        if isinstance(words.get("nfe"), int):
-            words["nfe"] = [words["nfe"]]
         words |= {key: value for key, value in flags.items() if value is not None}
+        words = _ranges(words)
         try:
             spec = cls.model_validate(words)
         except ValidationError as error:
@@ -109,3 +114,35 @@ class RunSpec(BaseModel):
             if grid is not None and not grid.endswith(".json"):
                 make_method(grid)
         return spec
+
+
+def _ranges(words: dict[str, Any]) -> dict[str, Any]:
+    """`nfe` "4-10" is a family, `guidance` "1-4" a range; one number stands for itself."""
+    words = dict(words)
+    nfe = words.get("nfe")
+    counts = list(nfe) if isinstance(nfe, list | tuple) else [nfe]
+    if nfe is not None:
+        spans = [span for span in map(_span, counts) if span]
+        if spans and len(counts) > 1:
+            raise SpecError(f"nfe: got {nfe!r}, wanted one range such as 4-10, or numbers")
+        if spans:
+            words["family"] = tuple(int(end) for end in spans[0])
+            del words["nfe"]
+        else:
+            words["nfe"] = counts
+    scale = _span(words.get("guidance"))
+    if scale:
+        words["guidance"], words["guidance_to"] = scale
+    for name, pair in (
+        ("nfe", words.get("family")),
+        ("guidance", (words.get("guidance", 1.0), words.get("guidance_to"))),
+    ):
+        if isinstance(pair, tuple) and pair[1] is not None and not pair[0] < pair[1]:
+            raise SpecError(f"{name}: got {pair[0]:g}-{pair[1]:g}, wanted a rising range")
+    return words
+
+
+def _span(text: object) -> tuple[float, float] | None:
+    """ "4-10" -> (4, 10); None for what is no range."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)", str(text).strip())
+    return None if found is None else (float(found[1]), float(found[2]))

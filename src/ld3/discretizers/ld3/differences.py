@@ -9,33 +9,31 @@ change in row n of the table leaves the n answers of the network before it as th
 the last row costs no evaluation at all, so that all of J costs about half of what P runs would.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ld3.discretizers.ld3.student import Student
+from ld3.discretizers.ld3.student import Task
 from ld3.discretizers.ld3.tuning import Numbers, Tuning
 from ld3.table import Table
 
-STEPS = {"times": 0.1, "net": 0.03, "coefficients": 0.02}  # net: in mean gaps
 GROUP = 4  # samples at a time
 
 
 @dataclass(frozen=True)
 class Normal:
-    """Sums over samples: what least squares needs to know of J and r."""
+    """Means over samples: what least squares needs to know of J and r."""
 
     curvature: Tensor  # (P, P) J J^T
     slope: Tensor  # (P,) J r
     square: float  # |r|^2
-    samples: int
 
 
 @torch.no_grad()
 def normal_equations(
-    student: Student,
+    task: Task,
     tuning: Tuning,
     numbers: Numbers,
     index: Tensor,
@@ -45,8 +43,9 @@ def normal_equations(
 
     `residual(x, index)` gives r (B, F) for the samples x (B, *S) of these pairs.
     """
-    theta, steps = tuning.flat(numbers), _steps(tuning, numbers)
-    table = tuning.table(numbers)
+    student, theta = task.student, tuning.flat(numbers)
+    probes = [tuning.probe(name) for name in tuning.learned for _ in numbers[name]]
+    table = tuning.table(numbers, task.steps)
     curvature = torch.zeros(len(theta), len(theta), dtype=torch.float64, device="cpu")
     slope, square = torch.zeros_like(theta), 0.0
     for part in torch.split(index, GROUP):
@@ -54,23 +53,18 @@ def normal_equations(
         x, answers = student.sample("train", part, table, known=known)
         base = residual(x, part)
         slopes = torch.empty(len(theta), base.numel(), device=base.device)  # (P, B F)
-        for i, step in enumerate(steps):
+        for i, probe in enumerate(probes):
             changed = theta.clone()
-            changed[i] += step
-            other = tuning.table(tuning.unflat(changed, numbers))
+            changed[i] += probe
+            other = tuning.table(tuning.unflat(changed, numbers), task.steps)
             kept = max(1, _unchanged(table, other))
             moved, _ = student.sample("train", part, other, known=answers[:kept])
-            slopes[i] = ((residual(moved, part) - base) / step).flatten()
+            slopes[i] = ((residual(moved, part) - base) / probe).flatten()
         curvature += (slopes @ slopes.T).double().cpu()
         slope += (slopes @ base.flatten().to(slopes.dtype)).double().cpu()
         square += float(base.double().square().sum())
-    return Normal(curvature, slope, square, len(index))
-
-
-def _steps(tuning: Tuning, numbers: Numbers) -> list[float]:
-    low, high = tuning.clock.ends()
-    units = {"net": float((high - low).abs()) / tuning.clock.steps}
-    return [STEPS[name] * units.get(name, 1.0) for name in tuning.learned for _ in numbers[name]]
+    count = len(index)
+    return Normal(curvature / count, slope / count, square / count)
 
 
 def _unchanged(a: Table, b: Table) -> int:
@@ -83,35 +77,41 @@ def _unchanged(a: Table, b: Table) -> int:
 
 DAMP = 0.001
 TRUST = 0.2  # of the spread of samples: a larger error says little about the length of steps
+ASKED = 3  # tasks of many
 
 
 @torch.no_grad()
-def precondition(student: Student, tuning: Tuning, numbers: Numbers, samples: int) -> Tensor:
+def precondition(tasks: Sequence[Task], tuning: Tuning, numbers: Numbers, samples: int) -> Tensor:
     """A map W (P, P) under which all directions change samples alike.
 
     A shift of the last time, a logit and a coefficient of row 1 move a sample by very different
-    amounts, and together they may do nothing at all. With J the slopes of the samples,
+    amounts, and together they may do nothing at all. With J the slopes of the samples and e^2 their
+    present mean square error, or TRUST of their spread if that is less,
 
-        H = mean over samples of J J^T / d          W = (H + damp max-eig(H))^(-1/2)
+        H = mean over samples of J J^T / (d e^2)          W = (H + damp max-eig(H))^(-1/2)
 
-    and steps are taken in phi, where theta = theta_0 + W phi (Gauss-Newton's metric, held fixed).
-    W is scaled so that a unit of phi is about the present error of the samples, or TRUST of their
-    spread if the error is larger than that.
+    and steps are taken in phi, where theta = theta_0 + W phi (Gauss-Newton's metric, held fixed):
+    a unit of phi is about one error.
     """
-    index = torch.arange(min(samples, len(student.problem.train)), device="cpu")
 
     def plain(x: Tensor, part: Tensor) -> Tensor:
         scaled: Tensor = x.flatten(1) / x[0].numel() ** 0.5
         return scaled
 
-    found = normal_equations(student, tuning, numbers, index, plain)
-    x, _ = student.sample(
-        "train", index, tuning.table(numbers), known=student.first("train", index)
-    )
-    error = student.error("train", index, x) / len(index)
-    size = min(error, TRUST**2 * float(x.double().var())) ** 0.5
-    values, vectors = torch.linalg.eigh(found.curvature / len(index))
-    scale = size * (values.clamp_min(0) + DAMP * values[-1]).rsqrt()
+    every = max(1, (len(tasks) - 1) // (ASKED - 1))
+    asked = tasks[::every]
+    total = torch.zeros((), dtype=torch.float64, device="cpu")
+    for task in asked:
+        student = task.student
+        count = min(max(2, samples // len(asked)), len(student.problem.train))
+        index = torch.arange(count, device="cpu")
+        found = normal_equations(task, tuning, numbers, index, plain)
+        table = tuning.table(numbers, task.steps)
+        x, _ = student.sample("train", index, table, known=student.first("train", index))
+        error = student.error("train", index, x) / count
+        total = total + found.curvature / min(error, TRUST**2 * float(x.double().var()))
+    values, vectors = torch.linalg.eigh(total / len(asked))
+    scale = (values.clamp_min(0) + DAMP * values[-1]).rsqrt()
     basis: Tensor = (vectors * scale) @ vectors.T
     return basis
 
@@ -123,27 +123,34 @@ DAMPS = (0.003, 0.03, 0.3, 3.0)
 
 @torch.no_grad()
 def gauss_newton(
-    student: Student, tuning: Tuning, numbers: Numbers, index: Tensor
+    tasks: Sequence[Task], tuning: Tuning, numbers: Numbers, index: Tensor
 ) -> tuple[dict[str, Tensor], float]:
     """One step by forward passes only, and the mean loss of the pairs before it.
 
     The distance is |r|^2, so its least squares step solves (H + mu diag H) d = -J r. Four values
     of mu are tried on the same pairs and the best result is kept, or the old numbers if none helps.
     """
-    found = normal_equations(student, tuning, numbers, index, student.residual)
     theta = tuning.flat(numbers)
+    curvature, slope, before = torch.zeros(len(theta), len(theta)).double(), 0 * theta, 0.0
+    for task in tasks:
+        found = normal_equations(task, tuning, numbers, index, task.student.residual)
+        curvature = curvature + task.scale * found.curvature
+        slope = slope + task.scale * found.slope
+        before += task.scale * found.square / len(tasks)
 
     def loss(vector: Tensor) -> float:
-        table = tuning.table(tuning.unflat(vector, numbers))
-        return float(student.losses("train", index, table, None).double().mean())
+        changed, total = tuning.unflat(vector, numbers), 0.0
+        for task in tasks:
+            table = tuning.table(changed, task.steps)
+            losses = task.student.losses("train", index, table, None)
+            total += task.scale * float(losses.double().mean()) / len(tasks)
+        return total
 
-    before = found.square / found.samples
     best, lowest = theta, before
-    sizes = found.curvature.diagonal()
+    sizes = curvature.diagonal()
     floor = 1e-6 * sizes.max()
     for damp in DAMPS:
-        matrix = found.curvature + torch.diag(damp * sizes + floor)
-        candidate = theta - torch.linalg.solve(matrix, found.slope)
+        candidate = theta - torch.linalg.solve(curvature + torch.diag(damp * sizes + floor), slope)
         after = loss(candidate)
         if after < lowest:
             best, lowest = candidate, after

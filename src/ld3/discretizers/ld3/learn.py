@@ -13,7 +13,7 @@ the bit.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -24,9 +24,9 @@ from ld3.discretizers.ld3.differences import gauss_newton, precondition
 from ld3.discretizers.ld3.forcing import keep_better, moved, radius
 from ld3.discretizers.ld3.optimize import RULES, Memory, adam, clipped
 from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.student import Part, Problem, Student, chunks
-from ld3.discretizers.ld3.tuning import GROUPS, Numbers, Tuning
-from ld3.errors import ModelError, StoreError
+from ld3.discretizers.ld3.student import Part, Problem, Task, chunks, evaluations, tasks_of
+from ld3.discretizers.ld3.tuning import GROUPS, Numbers, SolverTuning, Tuning
+from ld3.errors import ModelError, SpecError, StoreError
 from ld3.grids import TimeGrid
 from ld3.table import Tuned
 from ld3.teacher import Pairs
@@ -82,6 +82,7 @@ class State:
     rate_noise: float
     near_train: Tensor  # z' of the pairs (M, *S); empty with hard forcing
     near_valid: Tensor
+    scales: Tensor  # (K,) of the losses of the problems: one over those of the start, if several
     basis: Tensor  # (P, P) of the preconditioned coordinates; empty without
     memory: Mapping[str, Memory] = field(default_factory=dict)
     worse: int = 0  # validations since the best
@@ -142,7 +143,7 @@ class Progress:
         return self.tuned.grid
 
 
-def tuning_of(problem: Problem, recipe: Recipe) -> Tuning:
+def tuning_of(problem: Problem, recipe: Recipe) -> SolverTuning:
     """What is learned of a problem by a recipe."""
     clock = Clock(
         problem.model.schedule,
@@ -152,75 +153,107 @@ def tuning_of(problem: Problem, recipe: Recipe) -> Tuning:
         window_from=recipe.window_from,
     )
     learned = tuple(recipe.learn.split("+"))
-    return Tuning(problem.solver, clock, learned, recipe.exact)
+    return SolverTuning(problem.solver, clock, learned, recipe.exact)
 
 
 def begin(problem: Problem, recipe: Recipe, start: Tuned | TimeGrid) -> State:
     """The state before the first iteration."""
-    tuning, student = tuning_of(problem, recipe), Student(problem)
+    tuning = tuning_of(problem, recipe)
     numbers = tuning.numbers(start if isinstance(start, Tuned) else Tuned(start))
-    if recipe.window_from == "logits":
-        logits = numbers["times"]
-        numbers["times"] = logits - logits[0] + 1  # the code compares with a logit that stays at 1
+    return begin_with([problem], recipe, tuning, numbers)
+
+
+def begin_with(
+    problems: Sequence[Problem], recipe: Recipe, tuning: Tuning, numbers: Numbers
+) -> State:
+    """The state before the first iteration on several problems at once.
+
+    They differ in steps or guidance. Each counts by its loss over that of the start.
+    """
+    tasks = tasks_of(problems)
+    first = problems[0]
     soft = recipe.gamma > 0
+    if soft and len(problems) > 1:
+        raise SpecError("gamma: got soft forcing for several problems, wanted 0 (hard forcing)")
     none = torch.empty(0, device="cpu")
     basis = none
-    if recipe.precondition > 0:
-        basis = precondition(student, tuning, numbers, recipe.precondition)
-    best = student.mean_loss(tuning.table(numbers), problem.valid.noise if soft else None)
-    first = 0 if soft else len(problem.train) + len(problem.valid)  # answers asked for once
+    if recipe.precondition > 0 and not recipe.gradient_free:
+        basis = precondition(tasks, tuning, numbers, recipe.precondition)
+    losses = [
+        task.student.mean_loss(
+            tuning.table(numbers, task.steps), first.valid.noise if soft else None
+        )
+        for task in tasks
+    ]
+    several = len(losses) > 1
+    scales = torch.tensor(
+        [1 / max(loss, 1e-12) if several else 1.0 for loss in losses], dtype=torch.float64,
+        device="cpu",
+    )  # fmt: skip
+    asked = {task.student for task in tasks}  # for the answers asked for once
+    once = 0 if soft else sum(len(s.problem.train) + len(s.problem.valid) for s in asked)
     return State(
         iteration=0,
         numbers=numbers,
         mean=numbers,
         best_numbers=numbers,
-        best=best,
+        best=1.0 if several else losses[0],
         rate_times=recipe.rate_times,
         rate_net=recipe.rate_net,
         rate_noise=recipe.rate_noise,
-        near_train=problem.train.noise if soft else none,
-        near_valid=problem.valid.noise if soft else none,
+        near_train=first.train.noise if soft else none,
+        near_valid=first.valid.noise if soft else none,
+        scales=scales,
         basis=basis,
-        evaluations=student.evaluations + first,
+        evaluations=evaluations(tasks) + once,
     )
 
 
 def learn(problem: Problem, recipe: Recipe, state: State, seed: int = 0) -> Iterator[Progress]:
     """Go on from a state to the end of the recipe."""
-    tuning, student = tuning_of(problem, recipe), Student(problem)
-    student.evaluations = state.evaluations
-    per_epoch = math.ceil(len(problem.train) / recipe.batch)
+    return learn_all([problem], recipe, tuning_of(problem, recipe), state, seed)
+
+
+def learn_all(
+    problems: Sequence[Problem], recipe: Recipe, tuning: Tuning, state: State, seed: int = 0
+) -> Iterator[Progress]:
+    """The same for several problems, which take turns, an iteration each."""
+    tasks = tasks_of(problems, state.scales.tolist())
+    spent = state.evaluations
+    first = problems[0]
+    count = len(first.train)
+    per_epoch = math.ceil(count / recipe.batch)
     total = per_epoch * (recipe.epochs_times + recipe.epochs)
-    r = radius(recipe.gamma, problem.model.shape, problem.nfe)
+    r = radius(recipe.gamma, first.model.shape, first.nfe)
     while state.iteration < total and not state.done:
         epoch, position = divmod(state.iteration, per_epoch)
         if position == 0 and epoch > 0 and recipe.decay == "plateau":
             state = _reloaded(state)
-        order = _order(len(problem.train), seed, epoch)
+        order = _order(count, seed, epoch)
         index = order[position * recipe.batch : (position + 1) * recipe.batch]
         later = epoch >= recipe.epochs_times
-        state, loss = _descend(state, student, tuning, recipe, index, later, r, total)
+        state, loss = _descend(state, tasks, tuning, recipe, index, later, r, total)
         valid = None
         last = state.iteration == total
         if state.iteration % recipe.validate_every == 0 or last:
-            state, valid = _judge(state, student, tuning, recipe, later)
+            state, valid = _judge(state, tasks, tuning, recipe, later)
         if r > 0 and (position == per_epoch - 1):
-            state = _move_validation(state, student, tuning, recipe, r)
-        state = replace(state, evaluations=student.evaluations)
-        tuned = tuning.tuned(state.best_numbers)
+            state = _move_validation(state, tasks[0], tuning, recipe, r)
+        state = replace(state, evaluations=spent + evaluations(tasks))
+        tuned = tuning.tuned(state.best_numbers, first.steps)
         yield Progress(state.iteration, total, loss, valid, state.best, tuned, state)
 
 
-def finished(problem: Problem, recipe: Recipe, state: State) -> Progress:
+def finished(tuning: Tuning, steps: int, state: State) -> Progress:
     """What a run that has nothing left to do came to."""
-    tuned = tuning_of(problem, recipe).tuned(state.best_numbers)
+    tuned = tuning.tuned(state.best_numbers, steps)
     done = state.iteration
     return Progress(done, done, state.best, None, state.best, tuned, state)
 
 
 def _descend(
     state: State,
-    student: Student,
+    tasks: Sequence[Task],
     tuning: Tuning,
     recipe: Recipe,
     index: Tensor,
@@ -230,13 +263,14 @@ def _descend(
 ) -> tuple[State, float]:
     """One step of the numbers, and of the noises of the batch."""
     if recipe.gradient_free:
-        numbers, loss = gauss_newton(student, tuning, state.numbers, index)
+        numbers, loss = gauss_newton(tasks, tuning, state.numbers, index)
         state = replace(state, iteration=state.iteration + 1, numbers=numbers, mean=numbers)
         return state, loss
+    task = tasks[state.iteration % len(tasks)]
     leaf = tuning.flat(state.numbers).requires_grad_()
     near = state.near_train[index].clone().requires_grad_() if r > 0 else None
-    table = tuning.table(tuning.unflat(leaf, state.numbers))
-    losses = student.losses("train", index, table, near)
+    table = tuning.table(tuning.unflat(leaf, state.numbers), task.steps)
+    losses = task.scale * task.student.losses("train", index, table, near)
     leaves = (leaf,) if near is None else (leaf, near)
     slopes = torch.autograd.grad(losses.mean(), leaves)
     losses = losses.detach()
@@ -259,7 +293,7 @@ def _descend(
     mean = {name: keep * state.mean[name] + (1 - keep) * numbers[name] for name in numbers}
     state = replace(state, numbers=numbers, mean=mean, memory=memory)
     if r > 0:
-        state = _move_noise(state, student, tuning, "train", index, losses, slopes[1], r)
+        state = _move_noise(state, task, tuning, "train", index, losses, slopes[1], r)
     return state, loss
 
 
@@ -289,7 +323,7 @@ def _moved(
 
 def _move_noise(
     state: State,
-    student: Student,
+    task: Task,
     tuning: Tuning,
     part: Part,
     index: Tensor,
@@ -298,38 +332,42 @@ def _move_noise(
     r: float,
 ) -> State:
     """Projected step of the noises of a batch, kept where it lowers the loss."""
+    student = task.student
     pairs: Pairs = getattr(student.problem, part)
     near: Tensor = getattr(state, f"near_{part}")
     candidate = moved(near[index], pairs.noise[index], slope, state.rate_noise, r)
     with torch.no_grad():
-        after = student.losses(part, index, tuning.table(state.numbers), candidate)
+        table = tuning.table(state.numbers, task.steps)
+        after = student.losses(part, index, table, candidate)
     near = near.clone()
     near[index] = keep_better(near[index], candidate, losses, after)
     return replace(state, near_train=near) if part == "train" else replace(state, near_valid=near)
 
 
-def _move_validation(
-    state: State, student: Student, tuning: Tuning, recipe: Recipe, r: float
-) -> State:
+def _move_validation(state: State, task: Task, tuning: Tuning, recipe: Recipe, r: float) -> State:
     """The validation noises move too, once an epoch, with the numbers held still."""
     before = state.near_valid
     for index in chunks(len(before), recipe.batch):
         near = state.near_valid[index].clone().requires_grad_()
-        losses = student.losses("valid", index, tuning.table(state.numbers), near)
+        table = tuning.table(state.numbers, task.steps)
+        losses = task.student.losses("valid", index, table, near)
         (slope,) = torch.autograd.grad(losses.mean(), near)
-        state = _move_noise(state, student, tuning, "valid", index, losses.detach(), slope, r)
+        state = _move_noise(state, task, tuning, "valid", index, losses.detach(), slope, r)
     if torch.equal(before, state.near_valid):
         state = replace(state, rate_noise=0.5 * state.rate_noise)
-    best = tuning.table(state.best_numbers)
-    return replace(state, best=student.mean_loss(best, state.near_valid))
+    best = tuning.table(state.best_numbers, task.steps)
+    return replace(state, best=task.student.mean_loss(best, state.near_valid))
 
 
 def _judge(
-    state: State, student: Student, tuning: Tuning, recipe: Recipe, later: bool
+    state: State, tasks: Sequence[Task], tuning: Tuning, recipe: Recipe, later: bool
 ) -> tuple[State, float]:
     """Ask the validation pairs; remember the best; on a plateau reload it and slow down."""
     near = state.near_valid if recipe.gamma > 0 else None
-    valid = student.mean_loss(tuning.table(state.mean), near)
+    valid = 0.0
+    for task in tasks:
+        table = tuning.table(state.mean, task.steps)
+        valid += task.scale * task.student.mean_loss(table, near) / len(tasks)
     if valid < state.best:
         return replace(state, best=valid, best_numbers=state.mean, worse=0), valid
     state = replace(state, worse=state.worse + 1)

@@ -121,6 +121,24 @@ PRESETS: dict[str, tuple[Callable[[int], Preset], str]] = {
 }
 
 
+def for_family(preset: Preset) -> Preset:
+    """The same pairs and teacher, for all numbers of evaluations at once: more iterations."""
+    recipe = replace(
+        preset.recipe, learn="times+net", variable="lam", epochs=2 * preset.recipe.epochs,
+        validate_every=2 * preset.recipe.validate_every,
+    )  # fmt: skip
+    return replace(preset, recipe=recipe)
+
+
+def without_gradients(preset: Preset) -> Preset:
+    """The same pairs and teacher, by Gauss-Newton from forward passes."""
+    recipe = replace(
+        preset.recipe, gradient_free=True, precondition=0, gamma=0.0, batch=min(32, preset.train),
+        epochs_times=0, epochs=max(1, 5 * min(32, preset.train) // preset.train), validate_every=1,
+    )  # fmt: skip
+    return replace(preset, recipe=recipe)
+
+
 def make_preset(name: str, nfe: int, pairs: int | None = None) -> Preset:
     """The preset for a number of evaluations; `pairs` replaces its number of learning pairs."""
     if name not in PRESETS:

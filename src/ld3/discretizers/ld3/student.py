@@ -94,7 +94,7 @@ class Student:
         """
         problem, pairs = self.problem, self._pairs[part]
         cond = take(pairs.cond, index)
-        calls = problem.nfe - len(known)
+        calls = table.nfe - len(known)
         again = max(0, calls - KEPT) if torch.is_grad_enabled() else 0
         denoise = bind(problem.model, cond, guidance=problem.guidance)
         if again > 0:
@@ -167,6 +167,32 @@ class Student:
                 answers.append(denoise(model.schedule.prior_std * pairs.noise[index], t))
             self._first[part] = torch.cat(answers)
         return self._first[part]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A student with one number of steps; several are learned at once by turns."""
+
+    student: Student
+    steps: int
+    scale: float = 1.0  # of its losses
+
+
+def tasks_of(problems: Sequence[Problem], scales: Sequence[float] = ()) -> list[Task]:
+    """One a problem; problems that differ in their steps only share a student."""
+    students: dict[tuple[int, int, float], Student] = {}
+    tasks = []
+    for number, problem in enumerate(problems):
+        key = (id(problem.train), id(problem.valid), problem.guidance)
+        if key not in students:
+            students[key] = Student(problem)
+        tasks.append(Task(students[key], problem.steps, scales[number] if scales else 1.0))
+    return tasks
+
+
+def evaluations(tasks: Sequence[Task]) -> int:
+    """What all of them cost so far."""
+    return sum(student.evaluations for student in {task.student for task in tasks})
 
 
 def _in_turn(first: Denoise, count: int, then: Denoise) -> Denoise:

@@ -13,6 +13,7 @@ time of row n. With `exact` the corrections keep C[n, 0] = 0 and sum_j C[n, 1+j]
 network whose x0 (or eps) never changes is still integrated without error.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ld3.discretizers.ld3.parametrize import Clock
+from ld3.discretizers.ld3.warp import Warp
 from ld3.errors import PlanError
 from ld3.grids import TimeGrid, knots
 from ld3.schedules import Schedule
@@ -37,14 +39,79 @@ def tuned_table(solver: Solver, schedule: Schedule, tuned: Tuned) -> Table:
     return compile_table(solver, knots(schedule, tuned.grid), "x0", tuned.corrections)
 
 
+class Tuning(ABC):
+    """How numbers become a tuned solver."""
+
+    solver: Solver
+    learned: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def schedule(self) -> Schedule: ...
+
+    @abstractmethod
+    def tuned(self, numbers: Numbers, steps: int) -> Tuned:
+        """What the numbers stand for with this many steps, differentiable."""
+
+    @abstractmethod
+    def probe(self, name: str) -> float:
+        """How far a number of this group is moved to see what it does."""
+
+    def table(self, numbers: Numbers, steps: int) -> Table:
+        """The tuned solver in x0 form, differentiable."""
+        return tuned_table(self.solver, self.schedule, self.tuned(numbers, steps))
+
+    def flat(self, numbers: Numbers) -> Tensor:
+        """The learned ones as a vector (P,)."""
+        return torch.cat([numbers[name] for name in self.learned])
+
+    def unflat(self, vector: Tensor, numbers: Numbers) -> dict[str, Tensor]:
+        """The inverse; what is not learned stays as in `numbers`."""
+        parts = torch.split(vector, [len(numbers[name]) for name in self.learned])
+        return {**numbers, **dict(zip(self.learned, parts, strict=True))}
+
+
 @dataclass(frozen=True)
-class Tuning:
-    """How numbers become a tuned solver, and back."""
+class FamilyTuning(Tuning):
+    """Grids for every number of steps; see :mod:`.warp`."""
+
+    solver: Solver
+    warp: Warp
+    learned: tuple[str, ...] = GROUPS[:2]
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.warp.schedule
+
+    def numbers(self, centre: float, width: float) -> dict[str, Tensor]:
+        """Those of a bump."""
+        none = torch.empty(0, dtype=torch.float64, device="cpu")
+        return {**self.warp.start(centre, width), "coefficients": none}
+
+    def tuned(self, numbers: Numbers, steps: int) -> Tuned:
+        return Tuned(self.warp.grid(numbers["times"], numbers["net"], steps))
+
+    def probe(self, name: str) -> float:
+        return {"times": 0.1, "net": 0.03}[name]
+
+
+@dataclass(frozen=True)
+class SolverTuning(Tuning):
+    """One number of steps."""
 
     solver: Solver
     clock: Clock
     learned: tuple[str, ...] = GROUPS[:2]
     exact: bool = False
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.clock.schedule
+
+    def probe(self, name: str) -> float:
+        low, high = self.clock.ends()
+        gap = float((high - low).abs()) / self.clock.steps
+        return {"times": 0.1, "net": 0.03 * gap, "coefficients": 0.02}[name]
 
     def numbers(self, start: Tuned) -> dict[str, Tensor]:
         """Those that stand for a start."""
@@ -61,10 +128,11 @@ class Tuning:
                 "times+net+coefficients, or a start without them"
             )
         logits, shifts = self.clock.logits(start.grid), self.clock.shifts(start.grid)
+        if self.clock.window_from == "logits":
+            logits = logits - logits[0] + 1  # the code compares with a logit that stays at 1
         return {"times": logits, "net": shifts, "coefficients": coefficients}
 
-    def tuned(self, numbers: Numbers) -> Tuned:
-        """What the numbers stand for, differentiable."""
+    def tuned(self, numbers: Numbers, steps: int) -> Tuned:
         grid = self.clock.grid(numbers["times"], numbers["net"])
         if "coefficients" not in self.learned:
             return Tuned(grid)
@@ -74,19 +142,6 @@ class Tuning:
             first = torch.nn.functional.one_hot(torch.tensor(1, device="cpu"), sizes.shape[1])
             free = free - free.sum(1, keepdim=True) * first
         return Tuned(grid, sizes * free)
-
-    def table(self, numbers: Numbers) -> Table:
-        """The tuned solver in x0 form, differentiable."""
-        return tuned_table(self.solver, self.clock.schedule, self.tuned(numbers))
-
-    def flat(self, numbers: Numbers) -> Tensor:
-        """The learned ones as a vector (P,)."""
-        return torch.cat([numbers[name] for name in self.learned])
-
-    def unflat(self, vector: Tensor, numbers: Numbers) -> dict[str, Tensor]:
-        """The inverse; what is not learned stays as in `numbers`."""
-        parts = torch.split(vector, [len(numbers[name]) for name in self.learned])
-        return {**numbers, **dict(zip(self.learned, parts, strict=True))}
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,91 @@
+"""One family of grids for every number of steps: a density of steps in lam.
+
+The N steps of a member cut a density p_N(lam) into equal shares, and the network is told lam_i plus
+a shift, in units of the mean gap:
+
+    log p_N(lam) = a(lam) + c_N b(lam)        s_N(lam) = e(lam) + c_N f(lam)        c_N = M/N - 1
+
+with a, b on 8 and e, f on 5 knots that are even in lam, linear in between, and M the middle of the
+range for which the family is learned. So coarse grids may differ from fine ones in a smooth way,
+and any N, outside the range too, has its grid. Shifts stay within half the smallest gap.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ld3.discretizers.bump import FLOOR, POINTS
+from ld3.grids import TimeGrid
+from ld3.schedules import Schedule
+
+DENSITY, SHIFTS = 8, 5  # knots
+
+
+@dataclass(frozen=True)
+class Warp:
+    """How the numbers of a family become grids."""
+
+    schedule: Schedule
+    low: int  # the steps it is learned for
+    high: int
+    window: float = 0.5
+
+    @property
+    def middle(self) -> float:
+        return math.sqrt(self.low * self.high)
+
+    def grid(self, density: Tensor, shifts: Tensor, steps: int) -> TimeGrid:
+        """density (16,) = a, b and shifts (10,) = e, f -> the times of N steps, differentiable."""
+        lean = self.middle / steps - 1
+        first, last = self.ends()
+        lam = torch.linspace(float(first), float(last), POINTS, dtype=torch.float64, device="cpu")
+        p = torch.exp(_linear(self._at(density, lean), (lam - first) / (last - first)))
+        share = torch.cumulative_trapezoid(p, lam)
+        share = torch.cat([torch.zeros_like(share[:1]), share]) / share[-1]
+        u = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")[1:-1]
+        above = torch.searchsorted(share.detach(), u).clamp(1, POINTS - 1)
+        part = (u - share[above - 1]) / (share[above] - share[above - 1])
+        inner = torch.lerp(lam[above - 1], lam[above], part)
+        gaps = torch.cat([first[None], inner, last[None]]).diff().abs()
+        width = (self.window * gaps.min()).detach()
+        moved = _linear(self._at(shifts, lean), (inner - first) / (last - first))
+        told = inner + torch.clamp(moved * (last - first).abs() / steps, -width, width)
+        ends = torch.tensor(
+            [self.schedule.t_max, self.schedule.t_min], dtype=torch.float64, device="cpu"
+        )
+        times, net = (
+            torch.cat([ends[:1], self.schedule.time_at(v), ends[1:]]) for v in (inner, told)
+        )
+        return TimeGrid(times, net)
+
+    def start(self, centre: float, width: float) -> dict[str, Tensor]:
+        """The numbers of a bump, for all steps."""
+        first, last = self.ends()
+        at = torch.linspace(float(first), float(last), DENSITY, dtype=torch.float64, device="cpu")
+        a = torch.log(FLOOR + torch.exp(-((at - centre) ** 2) / (2 * width**2)))
+        return {
+            "times": torch.cat([a, torch.zeros_like(a)]),
+            "net": torch.zeros(2 * SHIFTS, dtype=torch.float64, device="cpu"),
+        }
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """lam at t_max and at t_min."""
+        ends = torch.tensor(
+            [self.schedule.t_max, self.schedule.t_min], dtype=torch.float64, device="cpu"
+        )
+        first, last = self.schedule.lam(ends).unbind()
+        return first, last
+
+    @staticmethod
+    def _at(numbers: Tensor, lean: float) -> Tensor:
+        base, slope = numbers.chunk(2)
+        return base + lean * slope
+
+
+def _linear(values: Tensor, u: Tensor) -> Tensor:
+    """Linear between even knots on [0, 1]."""
+    at = u.clamp(0, 1) * (len(values) - 1)
+    below = at.detach().floor().long().clamp(max=len(values) - 2)
+    return torch.lerp(values[below], values[below + 1], at - below)
