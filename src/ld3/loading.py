@@ -67,11 +67,12 @@ def of_model(model: Model, name: str, device: str = "cpu", learn: bool = True) -
 
 
 def make_distance(name: str, loaded: Loaded) -> Distance:
-    """By name; `auto` is perceptual for shipped models and l2 for all others."""
+    """By name; `auto` is perceptual for shipped models and l2 for all others;
+    `perceptual` takes any model of 1x28x28 pictures."""
     shipped = loaded.name in zoo.SHIPPED
     if name == "auto":
         name = "perceptual" if shipped else "l2"
-    if name == "perceptual" and shipped:
+    if name == "perceptual" and (shipped or loaded.model.shape == (1, 28, 28)):
         return zoo.perceptual()
     if name in ("lpips-vgg", "lpips-alex"):
         return load_lpips("vgg" if name == "lpips-vgg" else "alex")
