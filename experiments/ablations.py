@@ -36,8 +36,8 @@ BASE: dict[str, Any] = {
     "model": "fashion", "preset": "fast", "nfe": (NFE,), "held_out": 64, "judged": 0,
 }  # fmt: skip
 SOFT = {"rate_noise": 12.0 / NFE}
-RADII = (0.001, 0.003, 0.01)
-PAIRS = (8, 16, 32, 128, 256)
+RADII = (0.001, 0.01)
+PAIRS = (16, 256)
 TIMES_NET = {"learn": "times+net"}
 
 ROWS: dict[str, dict[str, Any]] = {

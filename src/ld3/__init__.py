@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ld3.discretizers import METHODS as METHODS
     from ld3.discretizers import make_grid as make_grid
     from ld3.errors import Ld3Error as Ld3Error
+    from ld3.families import run_family as run_family
     from ld3.grids import Knots as Knots
     from ld3.grids import TimeGrid as TimeGrid
     from ld3.grids import knots as knots
@@ -47,6 +48,7 @@ _HOME = {
     for module, names in {
         "discretizers": ("METHODS", "make_grid"),
         "errors": ("Ld3Error",),
+        "families": ("run_family",),
         "grids": ("Knots", "TimeGrid", "knots"),
         "sampling": ("integrate", "trajectory"),
         "models": (

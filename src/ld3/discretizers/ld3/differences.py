@@ -127,7 +127,7 @@ def gauss_newton(
 ) -> tuple[dict[str, Tensor], float]:
     """One step by forward passes only, and the mean loss of the pairs before it.
 
-    The distance is |r|^2, so its least squares step solves (H + mu diag H) d = -J r. Four values
+    The distance is the square of r, so its least squares step solves (H + mu diag H) d = -J r. Four values
     of mu are tried on the same pairs and the best result is kept, or the old numbers if none helps.
     """
     theta = tuning.flat(numbers)

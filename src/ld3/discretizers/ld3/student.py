@@ -116,7 +116,7 @@ class Student:
 
     @torch.no_grad()
     def residual(self, x: Tensor, index: Tensor) -> Tensor:
-        """(B, F) for learning pairs, with |r|^2 the distance.
+        """A vector (B, F) for learning pairs, whose squared length is the distance.
 
         That is exact for l2 and feature distances; others are l2 times a weight a sample that makes
         it so at this x.
