@@ -1,5 +1,5 @@
 # make demo · make test: all a new user needs. Both set themselves up in .venv and are quick the
-# second time. Others: lint, types, docs, bench, results (an hour), clean.
+# second time. Others: lint, types, docs, bench, results (hours), clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -32,6 +32,8 @@ bench: $(VENV)/.dev
 results: $(VENV)/.dev
 	$(BIN)/python experiments/tables.py
 	$(BIN)/python experiments/ablations.py
+	$(BIN)/python experiments/parts.py
+	$(BIN)/python experiments/ranges.py
 
 clean:
 	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache

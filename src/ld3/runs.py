@@ -112,7 +112,8 @@ class Job:
     @property
     def identity(self) -> dict[str, Any]:
         """All that determines the result."""
-        asked = self.spec.model_dump(mode="json", exclude={"out", "nfe", "tensorboard", "refine"})
+        said = self.spec.model_dump(mode="json", exclude={"out", "nfe", "tensorboard", "refine"})
+        asked = {word: value for word, value in said.items() if value not in (None, False, {})}
         weights = {"weights": self.loaded.digest, "version": __version__}
         if self.loaded.name in zoo.SHIPPED:
             weights |= {name: zoo.checksum(name) for name in ("perceptual", "judge")}

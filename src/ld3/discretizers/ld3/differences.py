@@ -127,8 +127,8 @@ def gauss_newton(
 ) -> tuple[dict[str, Tensor], float]:
     """One step by forward passes only, and the mean loss of the pairs before it.
 
-    The distance is the square of r, so its least squares step solves (H + mu diag H) d = -J r. Four values
-    of mu are tried on the same pairs and the best result is kept, or the old numbers if none helps.
+    The distance is the square of r, so the step of least squares solves (H + mu diag H) d = -J r.
+    Some mu are tried on the same pairs; the best result is kept, or the old numbers if none helps.
     """
     theta = tuning.flat(numbers)
     curvature, slope, before = torch.zeros(len(theta), len(theta)).double(), 0 * theta, 0.0

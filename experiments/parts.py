@@ -1,0 +1,141 @@
+"""What each group of numbers gives: times, network times, coefficients; and whether they over-fit.
+
+    python experiments/parts.py
+
+writes docs/results/parts.md. The runs with everything learned are those of tables.py, which are not
+run again.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from cells import Cell, arguments, run_all, spread, write
+from tables import SEEDS, TITLES, best, value, words
+
+from ld3.discretizers import HANDMADE, make_grid
+from ld3.loading import load_model, make_distance
+from ld3.plan import Plan
+from ld3.scores import score
+from ld3.solvers import make_solver
+from ld3.teacher import Pairs, teach
+
+LEARN = ("times", "times+net", "times+net+coefficients")
+MODELS = {
+    "fashion": (("unipc", "ipndm", "dpmpp", "euler"), (4, 6, 10)),
+    "fashion-flow": (("euler",), (4, 6)),
+    "fashion-latent": (("dpmpp", "euler"), (4, 6)),
+}
+PAIRS = (16, 64, 256)
+
+
+def changed(learn: str) -> dict[str, object]:
+    """Everything is what the default learns; then the words are those of tables.py."""
+    return {} if learn == LEARN[-1] else {"learn": learn}
+
+
+def cells() -> list[dict[str, object]]:
+    """The words of all runs."""
+    return [
+        words(model, solver, nfe, seed) | changed(learn)
+        for model, (solvers, counts) in MODELS.items()
+        for seed in SEEDS
+        for nfe in counts
+        for solver in solvers
+        for learn in LEARN
+    ]
+
+
+def lines(model: str, groups: dict[tuple[str, int, str], list[Cell]]) -> Iterator[str]:
+    """The table of one model."""
+    yield f"### `{model}`\n"
+    yield "| solver | NFE | learned | distance | ratio | RMS to accurate | Fréchet | cost |"
+    yield "|---" * 8 + "|"
+    solvers, counts = MODELS[model]
+    for solver in solvers:
+        for nfe in counts:
+            runs = groups[solver, nfe, LEARN[0]]
+            hand = best(runs[0].scores, HANDMADE)
+            own = runs[0].scores[hand]
+            yield (
+                f"| {TITLES[solver]} | {nfe} | nothing: `{hand}` | {own['distance']:.5f} | "
+                f"| {own['to_accurate']:.4f} | {own['frechet_accurate']:.3f} | |"
+            )
+            before = own["distance"] or 1.0
+            for learn in LEARN:
+                runs = groups[solver, nfe, learn]
+                shown = {
+                    kind: [value(run, "learned", kind) for run in runs]
+                    for kind in ("distance", "to_accurate", "frechet_accurate")
+                }
+                mean = statistics.fmean(shown["distance"])
+                cost = statistics.fmean(run.evaluations for run in runs)
+                yield (
+                    f"| | | {learn} | {spread(shown['distance'], 5)} | {mean / before:.2f} "
+                    f"| {spread(shown['to_accurate'], 4)} | {spread(shown['frechet_accurate'], 3)} "
+                    f"| {cost:.0f} |"
+                )
+                before = mean
+    yield ""
+
+
+def fits(out: Path, jobs: int) -> Iterator[str]:
+    """Learning and held-out distances for few and many pairs."""
+    asked = [
+        words("fashion", "dpmpp", nfe, seed)
+        | {"pairs": pairs, "judged": 0, "recipe": {"epochs": max(1, 768 // pairs)}}
+        for nfe in (4, 6)
+        for pairs in PAIRS
+        for seed in SEEDS
+    ]
+    done = iter(run_all(asked, out, jobs))
+    yield "### Learning and held-out pairs: `fashion`, DPM++3M, about 96 iterations each\n"
+    yield "| NFE | pairs | distance on the learning pairs | on held-out noise |"
+    yield "|---|---|---|---|"
+    for nfe in (4, 6):
+        for pairs in PAIRS:
+            runs = [next(done) for _ in SEEDS]
+            seen = [on_learning_pairs(run, pairs, out) for run in runs]
+            held = [value(run, "learned", "distance") for run in runs]
+            yield f"| {nfe} | {pairs} | {spread(seen, 5)} | {spread(held, 5)} |"
+    yield ""
+
+
+def on_learning_pairs(run: Cell, pairs: int, out: Path) -> float:
+    """The distance of a plan on what it was learned from."""
+    plan = Plan.load(run.plan)
+    loaded = load_model("fashion")
+    model, seed = loaded.model, run.words["seed"]
+    fine = make_grid("logsnr", model.schedule, 20)
+    seeds = range(10_000 * seed, 10_000 * seed + pairs)
+    solver = make_solver("unipc")
+    own: Pairs = teach(model, loaded.digest, solver, fine, seeds, folder=out / "pairs")
+    distance = make_distance("auto", loaded)
+    return score(model, plan.table(), distance, own, own.target, 1.0).distance
+
+
+def main() -> None:
+    args = arguments(__doc__ or "")
+    done = run_all(cells(), args.out, args.jobs)
+    groups: dict[str, dict[tuple[str, int, str], list[Cell]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for cell in done:
+        w = cell.words
+        key = w["solver"], w["nfe"][0], w.get("learn", LEARN[-1])
+        groups[w["model"]][key].append(cell)
+    note = (
+        "Made by `python experiments/parts.py`: preset `standard`, seeds "
+        f"{', '.join(map(str, SEEDS))} (mean ± standard deviation), distances and RMS on held-out "
+        "noise, Fréchet distance to an accurate run. Ratio: to the row above. Cost: evaluations of "
+        "the network on one sample while learning, a backward pass counted as two, the search for "
+        "a start included, the teacher not.\n\n"
+    )
+    text = [line for model in MODELS for line in lines(model, groups[model])]
+    text += fits(args.out, args.jobs)
+    write("parts.md", note + "\n".join(text))
+
+
+if __name__ == "__main__":
+    main()

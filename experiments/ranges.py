@@ -1,0 +1,171 @@
+"""One plan for many numbers of evaluations, and for many guidance scales.
+
+    python experiments/ranges.py
+
+writes docs/results/ranges.md and docs/images/ranges.png: the family of one run against a run for
+each number of evaluations and against one plan stretched to the others, and how a plan ages when
+the guidance scale is not the one it was learned for.
+"""
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("agg")
+import matplotlib.pyplot as plt
+import torch
+from cells import IMAGES, arguments, run_all, spread, write
+
+from ld3.discretizers import METHODS, make_grid
+from ld3.families import run_family
+from ld3.grids import TimeGrid, knots
+from ld3.loading import load_model, make_distance
+from ld3.plan import Plan
+from ld3.runs import GRIDS, HELD
+from ld3.schedules import Schedule
+from ld3.scores import score
+from ld3.solvers import make_solver
+from ld3.spec import RunSpec
+from ld3.table import Table, compile_table
+from ld3.teacher import Pairs, teach
+
+SEEDS = (0, 1, 2)
+LOW, HIGH = 4, 10
+SCALES = (1.0, 1.5, 2.0, 3.0, 4.0)
+HELD_OUT = 64
+BASE: dict[str, Any] = {"model": "fashion", "held_out": HELD_OUT, "judged": 0}
+
+
+class Judge:
+    """The perceptual distance of tables to a 40-step teacher on held-out noise."""
+
+    def __init__(self, out: Path) -> None:
+        self.loaded = load_model("fashion")
+        self.model = self.loaded.model
+        self.distance = make_distance("auto", self.loaded)
+        self.solver = make_solver("dpmpp")
+        self.out = out
+        self._held: dict[float, Pairs] = {}
+
+    def __call__(self, table: Table, guidance: float = 1.0) -> float:
+        if guidance not in self._held:
+            self._held[guidance] = teach(
+                self.model,
+                self.loaded.digest,
+                make_solver("unipc"),
+                make_grid("logsnr", self.model.schedule, 40),
+                range(HELD, HELD + HELD_OUT),
+                guidance=guidance,
+                folder=self.out / "pairs",
+            )
+        held = self._held[guidance]
+        return score(self.model, table, self.distance, held, held.target, guidance).distance
+
+    def grid(self, grid: TimeGrid, guidance: float = 1.0) -> float:
+        k = knots(self.model.schedule, grid)
+        return self(compile_table(self.solver, k, self.model.prediction), guidance)
+
+    def best_known(self, nfe: int, guidance: float = 1.0) -> float:
+        return min(self.grid(METHODS[name](self.model.schedule, nfe), guidance) for name in GRIDS)
+
+
+def stretched(grid: TimeGrid, schedule: Schedule, steps: int) -> TimeGrid:
+    """The times of a grid at other step counts: log-linear in sigma/alpha, index by index."""
+    lam = schedule.lam(grid.times)
+    at = torch.linspace(0, grid.steps, steps + 1, dtype=torch.float64)
+    below = at.floor().long().clamp(max=grid.steps - 1)
+    inner = torch.lerp(lam[below], lam[below + 1], at - below)[1:-1]
+    return TimeGrid.of(torch.cat([grid.times[:1], schedule.time_at(inner), grid.times[-1:]]))
+
+
+def evaluations(out: Path, jobs: int, judge: Judge) -> list[str]:
+    """The table over numbers of evaluations; draws it, too."""
+    counts = range(LOW, HIGH + 1)
+    families = [
+        run_family(RunSpec.read({**BASE, "nfe": f"{LOW}-{HIGH}", "seed": seed, "out": out})).plan
+        for seed in SEEDS
+    ]
+    alone = {}
+    for learn in ("times+net", "times+net+coefficients"):
+        asked = [{**BASE, "nfe": (n,), "seed": s, "learn": learn} for n in counts for s in SEEDS]
+        cells = iter(run_all(asked, out, jobs))
+        alone[learn] = {n: [Plan.load(next(cells).plan) for _ in SEEDS] for n in counts}
+    net, full = alone["times+net"], alone["times+net+coefficients"]
+    middle = 6
+    rows: dict[str, list[list[float]]] = {
+        "best known grid": [[judge.best_known(n)] for n in counts],
+        "one plan of 6, stretched": [
+            [judge.grid(stretched(plan.grid, judge.model.schedule, n)) for plan in net[middle]]
+            for n in counts
+        ],
+        "family, one run": [[judge(plan.at(n).table()) for plan in families] for n in counts],
+        "a run each: times+net": [[judge(plan.table()) for plan in net[n]] for n in counts],
+        "a run each: everything": [[judge(plan.table()) for plan in full[n]] for n in counts],
+    }  # fmt: skip
+    costs = {
+        "family, one run": statistics.fmean(p.learned["evaluations"] for p in families),
+        "a run each: times+net": _cost(net),
+        "a run each: everything": _cost(full),
+    }
+    figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for name, values in rows.items():
+        axis.plot(counts, [statistics.fmean(v) for v in values], "o-", ms=3, label=name)
+    axis.set(yscale="log", xlabel="evaluations", ylabel="held-out perceptual distance")
+    axis.legend(fontsize=8)
+    figure.savefig(IMAGES / "ranges.png", dpi=130)
+    lines = [
+        "### Evaluations: `fashion`, DPM++3M\n",
+        "| | " + " | ".join(map(str, counts)) + " | cost |",
+        "|---" * (len(counts) + 2) + "|",
+    ]
+    for name, values in rows.items():
+        cost = f"{costs[name]:.0f}" if name in costs else ""
+        lines.append(f"| {name} | " + " | ".join(spread(v, 5) for v in values) + f" | {cost} |")
+    return [*lines, ""]
+
+
+def _cost(plans: dict[int, list[Plan]]) -> float:
+    return sum(
+        statistics.fmean(p.learned["evaluations"] for p in group) for group in plans.values()
+    )
+
+
+def guidance(out: Path, jobs: int, judge: Judge) -> list[str]:
+    """How plans age with the scale."""
+    learned = {"1": {}, "3": {"guidance": 3.0}, "1-4": {"guidance": "1-4"}}
+    asked = [
+        {**BASE, "nfe": (6,), "seed": seed, **change}
+        for change in learned.values()
+        for seed in SEEDS
+    ]
+    cells = iter(run_all(asked, out, jobs))
+    lines = [
+        "### Guidance: `fashion`, DPM++3M, 6 evaluations; rows: learned for, columns: used with\n",
+        "| | " + " | ".join(f"{scale:g}" for scale in SCALES) + " |",
+        "|---" * (len(SCALES) + 1) + "|",
+    ]
+    for name in learned:
+        plans = [Plan.load(next(cells).plan) for _ in SEEDS]
+        found = [[judge(plan.table(), scale) for plan in plans] for scale in SCALES]
+        lines.append(f"| {name} | " + " | ".join(spread(values, 5) for values in found) + " |")
+    known = [f"{judge.best_known(6, scale):.5f}" for scale in SCALES]
+    return [*lines, "| best known grid | " + " | ".join(known) + " |", ""]
+
+
+def main() -> None:
+    args = arguments(__doc__ or "")
+    judge = Judge(args.out)
+    note = (
+        f"Made by `python experiments/ranges.py`: preset `standard`, seeds "
+        f"{', '.join(map(str, SEEDS))} (mean ± standard deviation), perceptual distance to a "
+        f"teacher of 40 evaluations on {HELD_OUT} held-out noises. Cost: evaluations of the "
+        "network while learning, for the whole row.\n\n"
+    )
+    text = evaluations(args.out, args.jobs, judge) + guidance(args.out, args.jobs, judge)
+    write("ranges.md", note + "\n".join(text))
+
+
+if __name__ == "__main__":
+    main()
