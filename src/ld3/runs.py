@@ -113,7 +113,11 @@ class Job:
     def identity(self) -> dict[str, Any]:
         """All that determines the result."""
         said = self.spec.model_dump(mode="json", exclude={"out", "nfe", "tensorboard", "refine"})
-        asked = {word: value for word, value in said.items() if value not in (None, False, {})}
+        asked = {  # words that were left out say nothing, so that new ones change no old name
+            word: value
+            for word, value in said.items()
+            if not (value is None or value is False or value == {})
+        }
         weights = {"weights": self.loaded.digest, "version": __version__}
         if self.loaded.name in zoo.SHIPPED:
             weights |= {name: zoo.checksum(name) for name in ("perceptual", "judge")}

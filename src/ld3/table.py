@@ -71,6 +71,18 @@ class Table:
                 answers.append(to_x0(prediction, unit[n + 1], rows[n], alpha, sigma))
         return Table(torch.stack(rows), self.net_times)
 
+    def tail(self, begin: int) -> "Table":
+        """An x0 form from its state X_b on: on that state, and the answers after it.
+
+        X_n = (V[n, 0] / V[b, 0]) X_b + sum_{j >= b} .. x0_j. What belonged to answers before b goes
+        to the first one after, so that a network that always gives one x0 is still exact.
+        """
+        share = self.weights[begin:, :1] / self.weights[begin, 0]
+        rest = self.weights[begin:, 1:] - share * self.weights[begin, 1:]
+        own = rest[:, begin:].clone()
+        own[1:, 0] += rest[1:, :begin].sum(1)
+        return Table(torch.cat([share, own], 1), self.net_times[begin:])
+
     @cached_property
     def _program(self) -> list[tuple[Tensor, float, float, list[tuple[int, float]]]]:
         """Per evaluation: its time, and X_{n+1} from x_T or from X_n, whichever takes fewer terms.
