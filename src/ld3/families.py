@@ -29,6 +29,7 @@ from ld3.runs import (
     SCREEN,
     SO_FAR,
     Course,
+    Interrupted,
     Job,
     descend,
     jobs,
@@ -38,7 +39,8 @@ from ld3.runs import (
     plan_part,
     remembered,
     run_job,
-)  # fmt: skip
+    word_of,
+)
 from ld3.scores import Tell, score, silent
 from ld3.spec import RunSpec
 from ld3.store import sweep
@@ -87,7 +89,10 @@ def run_family(
         plan = Plan.load(file)
     else:
         plan = _learn(job, [single.steps for single in singles], tell, fresh)
-        plan = _scored(plan, job, singles, tell)
+        try:
+            plan = _scored(plan, job, singles, tell)
+        except KeyboardInterrupt:
+            raise Interrupted(word_of(job.folder)) from None
         plan.save(file)
         (job.folder / SO_FAR).unlink(missing_ok=True)
     if spec.refine and len(plan.members) < len(singles):

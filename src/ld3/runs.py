@@ -190,7 +190,7 @@ def run_job(job: Job, tell: Tell, fresh: bool) -> Learned:
     try:
         scores = _scores(job, final.tuned, starts, tell)
     except KeyboardInterrupt:
-        raise Interrupted(_kept(folder)) from None
+        raise Interrupted(word_of(folder)) from None
     result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
     result.plan.save(folder / "plan.json")
     (folder / SO_FAR).unlink(missing_ok=True)
@@ -381,7 +381,7 @@ def descend(job: Job, course: Course, starts: Sequence[str], tell: Tell, fresh: 
                 course.plan(best).save(folder / SO_FAR)
                 if isinstance(stop, Ld3Error):
                     raise type(stop)(f"{stop}; the best plan so far is {folder / SO_FAR}") from None
-                raise Interrupted(_kept(folder)) from None
+                raise Interrupted(word_of(folder)) from None
             kept += last.iteration
             ends.append(last)
     best = min(ends, key=lambda end: end.best)
@@ -389,7 +389,8 @@ def descend(job: Job, course: Course, starts: Sequence[str], tell: Tell, fresh: 
     return replace(best, state=replace(best.state, evaluations=evaluations))
 
 
-def _kept(folder: Path) -> str:
+def word_of(folder: Path) -> str:
+    """Where the plan of an interrupted run is."""
     return f"the best plan so far is {folder / SO_FAR}; the same command goes on from there"
 
 

@@ -133,13 +133,18 @@ def _ranges(words: dict[str, Any]) -> dict[str, Any]:
     scale = _span(words.get("guidance"))
     if scale:
         words["guidance"], words["guidance_to"] = scale
-    for name, pair in (
-        ("nfe", words.get("family")),
-        ("guidance", (words.get("guidance", 1.0), words.get("guidance_to"))),
+    for name, low, high in (
+        ("nfe", *_pair(words.get("family"))),
+        ("guidance", words.get("guidance", 1.0), words.get("guidance_to")),
     ):
-        if isinstance(pair, tuple) and pair[1] is not None and not pair[0] < pair[1]:
-            raise SpecError(f"{name}: got {pair[0]:g}-{pair[1]:g}, wanted a rising range")
+        both = isinstance(low, int | float) and isinstance(high, int | float)
+        if both and not low < high:
+            raise SpecError(f"{name}: got {low:g}-{high:g}, wanted a rising range")
     return words
+
+
+def _pair(value: object) -> tuple[Any, Any]:
+    return tuple(value) if isinstance(value, list | tuple) and len(value) == 2 else (None, None)
 
 
 def _span(text: object) -> tuple[float, float] | None:
