@@ -43,9 +43,9 @@ def problem(nfe: int, train: int = 64, valid: int = 32) -> Problem:
     return Problem(model, make_solver("dpmpp"), nfe, zoo.perceptual(), *pairs)
 
 
-def cost(out: Path, seeds: int) -> None:
+def cost(out: Path, seeds: int, counts: list[int]) -> None:
     """Held-out distance and evaluations of our presets and of the paper's settings."""
-    for nfe in (4, 6):
+    for nfe in counts:
         for preset in ("fast", "standard", "paper-pixel"):
             spec = RunSpec(preset=preset, nfe=(nfe,), judged=0, held_out=128, out=out)
             runs = [
@@ -140,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="folder of the runs  [a temporary one]")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each preset")
+    parser.add_argument("--nfe", type=int, nargs="+", default=[4, 6], help="for the cost")
     args = parser.parse_args()
     few, many = peak(4), peak(20)
     print(
@@ -149,7 +150,7 @@ def main() -> None:
     )
     wall(3)
     with tempfile.TemporaryDirectory() as folder:
-        cost(args.out or Path(folder), args.seeds)
+        cost(args.out or Path(folder), args.seeds, args.nfe)
 
 
 if __name__ == "__main__":
