@@ -100,7 +100,7 @@ def test_learn_show_and_sample_a_model_of_ones_own(place: Path) -> None:
 def test_learn_a_shipped_model(place: Path) -> None:
     run = ld3(place, "learn", "--pairs", "8", "--held-out", "8", "--judged", "20", "--nfe", "3")
     assert run.returncode == 0, run.stderr
-    assert "Fréchet from 20 samples only" in run.stdout
+    assert "Fréchet distances from 20 samples only" in run.stdout
     (plan,) = place.glob("runs/*/plan.json")
     assert (plan.parent / "samples.png").stat().st_size > 1000
     moved = json.loads(plan.read_text())
@@ -197,7 +197,7 @@ def test_words_from_a_file(place: Path) -> None:
         (["learn", "--solver", "heun", "--nfe", "5"], "multiple of 2"),
         (["learn", "--order", "9"], "wanted one of"),
         (["learn", "--nfe", "0"], "greater than or equal to 1"),
-        (["learn", "--nfe", "x"], "'x' is not a valid integer"),
+        (["learn", "--nfe", "x"], "got 'x': Input should be a valid integer"),
         (["learn", "--preset", "fats"], "did you mean 'fast'"),
         (["learn", "--distance", "l3", "--model", "mine:make"], "known: "),
         (["learn", "--learn", "all"], "times+net"),
