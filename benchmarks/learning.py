@@ -47,7 +47,7 @@ def cost(out: Path, seeds: int, counts: list[int]) -> None:
     """Held-out distance and evaluations of our presets and of the paper's settings."""
     for nfe in counts:
         for preset in ("fast", "standard", "paper-pixel"):
-            spec = RunSpec(preset=preset, nfe=(nfe,), judged=0, held_out=128, out=out)
+            spec = RunSpec(preset=preset, nfe=(nfe,), judged=0, out=out)
             runs = [
                 next(run_learn(spec.model_copy(update={"seed": seed}), _no))
                 for seed in range(seeds)
