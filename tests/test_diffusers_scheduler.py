@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-diffusers = pytest.importorskip("diffusers")
+diffusers = pytest.importorskip("diffusers", reason="pip install 'ld3[diffusers]'")
 
 from ld3 import Discrete, FunctionModel, Plan, RunSpec, bind_network, run_learn  # noqa: E402
 from ld3.diffusers import LD3Scheduler  # noqa: E402

@@ -296,6 +296,7 @@ def test_names_of_the_library_exist(page: Path) -> None:
             path = f"{path}.{part}"
             if not hasattr(found, part):
                 importlib.import_module(path)  # a module not loaded so far
+            assert hasattr(found, part), f"{name(page)}: there is no {path}"
             found = getattr(found, part)
 
 
