@@ -235,6 +235,18 @@ def test_one_plan_for_a_range_of_guidance(tmp_path: Path) -> None:
         score(model, plans[to].table(), l2, held, held.target, 4.0).distance for to in (None, 4.0)
     )
     assert wide < near
+    from ld3.show import learned_table
+
+    lines = list(learned_table(result))
+    first = next(i for i, line in enumerate(lines) if line.startswith("guidance"))
+    assert [line.split()[0] for line in lines[first + 1 : first + 4]] == ["1", "2.5", "4"]
+    seen = [float(line.split()[2]) for line in lines[first + 1 : first + 4]]
+    asked = range(2_000_000_000, 2_000_000_000 + result.plan.learned["spec"]["held_out"])
+    ends = teach(model, "guided", make_solver("unipc"), make_grid("logsnr", model.schedule, 20),
+                 asked, guidance=4.0)  # fmt: skip
+    own = score(model, result.plan.table(), l2, ends, ends.target, 4.0).distance
+    assert seen[2] == pytest.approx(own, abs=1e-5)
+    assert seen[0] != seen[2]
 
 
 def test_a_family_with_a_range_of_guidance_is_refused(tmp_path: Path) -> None:

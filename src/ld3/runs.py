@@ -515,6 +515,8 @@ def _scores(job: Job, learned: Tuned, starts: Starts, tell: Tell) -> dict[str, S
 
         scores[name] = Scores(**remembered(job, table, what, measure))
         tell("scoring on held-out noise", done + 1, len(tables))
+    compared = {name: tables[name] for name in (_best(scores, METHODS), "learned")}
+    scores |= _at_other_scales(job, compared, seeds, fine, tell)
     if job.loaded.name not in zoo.SHIPPED or spec.judged < 2:
         return scores
     accurate = compile_table(
@@ -533,6 +535,30 @@ def _scores(job: Job, learned: Tuned, starts: Starts, tell: Tell) -> dict[str, S
             frechet=frechet_distance(seen[name], real),
             frechet_accurate=frechet_distance(seen[name], seen["accurate"]),
         )
+    return scores
+
+
+def _at_other_scales(
+    job: Job, tables: Mapping[str, Table], seeds: Sequence[int], fine: Teacher, tell: Tell
+) -> dict[str, Scores]:
+    """How tables do at the ends of a range of guidance: under NAME @ SCALE."""
+    model, scores = job.loaded.model, {}
+    for scale in job.guidances[1:]:
+        what = f"held-out pairs at guidance {scale:g}"
+        held = pairs_for(job, seeds, what, tell, guidance=scale)
+        exact = pairs_for(job, seeds, what, tell, fine, scale).target
+        for name, table in tables.items():
+
+            def measure(
+                table: Table = table,
+                held: Pairs = held,
+                exact: Tensor = exact,
+                scale: float = scale,
+            ) -> dict[str, Any]:
+                return asdict(score(model, table, job.distance, held, exact, scale))
+
+            key = ["distance", len(seeds), *measure_of(job), scale]
+            scores[f"{name} @ {scale:g}"] = Scores(**remembered(job, table, key, measure))
     return scores
 
 

@@ -29,6 +29,8 @@ def learned_table(result: Learned) -> Iterator[str]:
         f"{'real':>13}{'accurate':>14}"
     )
     for name, score in scores.items():
+        if "@" in name:
+            continue
         frechet = "".join(
             f"{'' if value is None else f'{value:.3f}':>{width}}"
             for value, width in ((score.frechet, 14), (score.frechet_accurate, 14))
@@ -46,6 +48,7 @@ def learned_table(result: Learned) -> Iterator[str]:
         yield f"The plan's distance is {own / best:.2f} of that of the best known grid (*)."
     else:
         yield f"No gain: the best known grid (*) is as good ({best:.5f}); use it."
+    yield from _scale_lines(result)
     notes = [f"accurate = {ACCURATE} steps of UniPC-3"]
     if scores["learned"].frechet is not None:
         notes.append(
@@ -53,6 +56,21 @@ def learned_table(result: Learned) -> Iterator[str]:
             "accurate run from the same noise: a rough guide"
         )
     yield f"({'; '.join(notes)})"
+
+
+def _scale_lines(result: Learned) -> Iterator[str]:
+    """Of a plan for a range of guidance: its distance over the range."""
+    plan, scores = result.plan, result.scores
+    if plan.model.guidance_range is None:
+        return
+    low, high = plan.model.guidance_range
+    ends = {scale: f" @ {scale:g}" for scale in (low, high)}
+    yield f"{'guidance':<12}{result.best_grid:>14}{'learned':>10}"
+    for scale in (low, plan.model.guidance, high):
+        known, own = (
+            scores[name + ends.get(scale, "")].distance for name in (result.best_grid, "learned")
+        )
+        yield f"{scale:<12g}{known:>14.5f}{own:>10.5f}"
 
 
 def write_pictures(result: Learned, device: str) -> Iterator[Path]:

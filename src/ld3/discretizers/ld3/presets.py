@@ -55,11 +55,11 @@ _OURS = Recipe(learn="times+net+coefficients", precondition=12, rate=0.08, warm_
 
 def _fast(nfe: int) -> Preset:
     recipe = replace(_OURS, epochs=5, validate_every=10)
-    return Preset(recipe, 64, 32, Teacher(steps=20))
+    return Preset(recipe, 48, 16, Teacher(steps=20))
 
 
 def _standard(nfe: int) -> Preset:
-    recipe = replace(_OURS, epochs=6, validate_every=16)
+    recipe = replace(_OURS, epochs=5, validate_every=16)
     return Preset(recipe, 128, 32, Teacher(steps=20 if nfe <= 6 else 40))
 
 
@@ -112,8 +112,8 @@ def _paper_text(nfe: int) -> Preset:
 
 
 PRESETS: dict[str, tuple[Callable[[int], Preset], str]] = {
-    "standard": (_standard, "128 pairs, 96 iterations: the default"),
-    "fast": (_fast, "64 pairs, 40 iterations"),
+    "standard": (_standard, "128 pairs, 80 iterations: the default"),
+    "fast": (_fast, "48 pairs, 30 iterations"),
     "best": (_best, "256 pairs, 256 iterations from each of two starts, a finer teacher"),
     "paper-pixel": (_paper_pixel, "the paper's settings for pixel models"),
     "paper-latent": (_paper_latent, "the paper's settings for latent models"),
