@@ -36,19 +36,19 @@ BASE: dict[str, Any] = {
     "model": "fashion", "preset": "fast", "nfe": (NFE,), "held_out": 64, "judged": 0,
 }  # fmt: skip
 SOFT = {"rate_noise": 12.0 / NFE}
-RADII = (0.001, 0.01)
-PAIRS = (16, 256)
+RADII = (0.001, 0.01, 0.1)
+OWN, PAIRS = 48, (16, 256)  # of the preset, and tried
 TIMES_NET = {"learn": "times+net"}
 
 ROWS: dict[str, dict[str, Any]] = {
-    "nothing (64 pairs, hard, times+net+coefficients, perceptual)": {},
+    f"nothing ({OWN} pairs, hard, times+net+coefficients, perceptual)": {},
     "times and network times": TIMES_NET,
     "times only": {"learn": "times"},
     "coefficients without constraint": {"recipe": {"exact": False}},
     "no preconditioner": {"recipe": {"precondition": 0, "rate_times": 0.1}},
     "L2 instead of perceptual": {"distance": "l2"},
     **{f"soft, gamma = {g:g}": {"recipe": {"gamma": g, **SOFT}} for g in RADII},
-    **{f"{n} pairs": {"pairs": n, "recipe": {"epochs": max(1, 320 // n)}} for n in PAIRS},
+    **{f"{n} pairs": {"pairs": n, "recipe": {"epochs": round(5 * OWN / n)}} for n in PAIRS},
 }
 
 
@@ -157,7 +157,7 @@ def draw(path: Path, rows: dict[str, list[Scores]], known: float) -> None:
             axis.plot([at] * len(group), [s.distance for s in group], "o", color="tab:blue", ms=4)
         axis.axhline(known, color="gray", ls="--", lw=1)
 
-    counts = sorted((*PAIRS, 64))
+    counts = sorted((*PAIRS, OWN))
     points(axes[0], list(counts), [rows.get(f"{n} pairs", default) for n in counts])
     axes[0].set(xscale="log", xlabel="learning pairs", ylabel="held-out perceptual distance")
     axes[0].set_xticks(counts, [str(n) for n in counts])
