@@ -168,7 +168,7 @@ def log_det_estimate(
     z = z.detach().requires_grad_()
     d = z[0].numel()
     generator = torch.Generator().manual_seed(seed)
-    signs = 2.0 * torch.randint(2, (probes, d), generator=generator) - 1
+    signs = 2 * torch.randint(2, (probes, d), generator=generator).double() - 1
     with torch.enable_grad():
         x = function(z)
         dual = torch.zeros_like(x, requires_grad=True)
