@@ -87,8 +87,8 @@ def table(cases: Sequence[Case]) -> str:
     lines = [
         f"Made by `python experiments/bound.py`: UniPC-3, {NFE} evaluations, teacher UniPC-3 with "
         f"{TEACHER} on `logsnr`, {SAMPLES} noises, whole Jacobians in float64. Nats.\n",
-        "| model | student | found | KL(q ‖ p) | largest ‖a − b‖ = r | median | r²/2 | r√(d+1) | gap "
-        "| bound | random gap, r = 0 | r = 10 |",
+        "| model | student | found | KL(q ‖ p) | largest ‖a − b‖ = r | median | r²/2 | r√(d+1) "
+        "| gap | bound | random gap, r = 0 | r = 10 |",
         "|---" * 12 + "|",
     ]
     for case in cases:
@@ -109,21 +109,36 @@ def draw(path: Path, cases: Sequence[Case]) -> None:
     figure, axes = plt.subplots(1, len(names), figsize=(11, 4.2), layout="constrained", sharey=True)
     for axis, name in zip(axes, names, strict=True):
         learned, known = (case for case in cases if case.model == name)
-        bounds = [b for b in learned.random if b.radius > 0]
-        r = [b.radius for b in bounds]
-        axis.plot(r, [b.ball for b in bounds], color="tab:green", label="r²/2")
-        axis.plot(r, [b.shift for b in bounds], color="tab:orange", label="r √(d+1)")
+        known_terms = [Bound.of(0.002 * i, learned.d, 0.0) for i in range(1, 5001)]
+        fine = [b.radius for b in known_terms]
+        axis.plot(fine, [b.ball for b in known_terms], color="tab:green", label="r²/2")
+        axis.plot(fine, [b.shift for b in known_terms], color="tab:orange", label="r √(d+1)")
+        r = RADII
         for case, style, what in ((learned, "-", "learned"), (known, ":", known.student)):
-            gaps = [b.gap for b in case.random if b.radius > 0]
-            axis.plot(r, gaps, style, color="tab:blue", label=f"gap at random a: {what}")
-        axis.plot(r, [b.total for b in bounds], color="black", lw=1, label="sum, learned")
+            axis.plot(
+                r,
+                [b.gap for b in case.random],
+                style,
+                color="tab:blue",
+                label=f"gap at random a: {what}",
+            )
+        axis.plot(r, [b.total for b in learned.random], color="black", lw=1, label="sum, learned")
         for case, fill, what in ((learned, "full", "learned"), (known, "none", known.student)):
-            at, kind = case.true.bound.radius, {"ls": "none", "fillstyle": fill, "ms": 8}
-            axis.plot(at, case.true.bound.gap, "D", color="tab:blue", **kind, label=f"true gap: {what}")
-            axis.plot(at, case.true.bound.total, "s", color="black", **kind, label=f"true sum: {what}")
-            axis.plot(at, case.true.kl, "o", color="tab:red", **kind, label=f"KL itself: {what}")
-        axis.set(xscale="log", yscale="log", xlabel="radius r, in standard deviations", title=name)
+            bound = case.true.bound
+            for value, mark, colour, kind in (
+                (bound.total, "s", "black", "true sum"),
+                (bound.gap, "D", "tab:blue", "true gap"),
+                (case.true.kl, "o", "tab:red", "KL itself"),
+            ):
+                axis.plot(
+                    bound.radius, value, mark, color=colour, fillstyle=fill, ms=8, ls="none",
+                    label=f"{kind}: {what}",
+                )  # fmt: skip
+        axis.set(yscale="log", xlabel="radius r, in standard deviations", title=name)
+        axis.set_xscale("symlog", linthresh=0.1, linscale=0.5)
+        axis.set_xlim(left=0)
         axis.grid(alpha=0.3)
+    axes[0].set_ylim(1e-3, 3e3)
     axes[0].set_ylabel("nats")
     axes[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.savefig(path, dpi=130)
