@@ -2,10 +2,10 @@
 
     MMD^2 = E k(x, x') + E k(y, y') - 2 E k(x, y)
 
-KID takes k(x, y) = (x.y / D + 1)^3 and leaves out pairs of a sample with itself, which makes the
-estimate unbiased: it may be negative, and does not depend on the number of samples on average
-(Bińkowski et al. 2018, arXiv 1801.01401). CMMD takes k(x, y) = exp(-|x - y|^2 / (2 sigma^2)) on
-features of length 1, keeps these pairs, and multiplies by 1000 (Jayasumana et al. 2024,
+KID takes ``k(x, y) = (x.y / D + 1)^3`` and leaves out pairs of a sample with itself, which makes
+the estimate unbiased: it may be negative, and does not depend on the number of samples on average
+(Bińkowski et al. 2018, arXiv 1801.01401). CMMD takes ``k(x, y) = exp(-|x - y|^2 / (2 sigma^2))``
+on features of length 1, keeps these pairs, and multiplies by 1000 (Jayasumana et al. 2024,
 arXiv 2401.09603, there with CLIP embeddings).
 
 Sums run over blocks of pairs in float64: memory does not grow with the square of the samples.
