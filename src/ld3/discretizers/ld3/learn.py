@@ -65,6 +65,7 @@ class Recipe:
     min_rate_net: float = 1e-6
     validate_every: int = 10  # iterations
     average: float = 0.0  # of the numbers over iterations; 0: none
+    robust: bool = False  # validate by the square of the mean root of the distances
     max_skipped: int = 20  # batches with a loss or slope that is not finite
 
 
@@ -181,7 +182,9 @@ def begin_with(
         basis = precondition(tasks, tuning, numbers, recipe.precondition)
     losses = [
         task.student.mean_loss(
-            tuning.table(numbers, task.steps), first.valid.noise if soft else None
+            tuning.table(numbers, task.steps),
+            first.valid.noise if soft else None,
+            robust=recipe.robust,
         )
         for task in tasks
     ]
@@ -356,7 +359,8 @@ def _move_validation(state: State, task: Task, tuning: Tuning, recipe: Recipe, r
     if torch.equal(before, state.near_valid):
         state = replace(state, rate_noise=0.5 * state.rate_noise)
     best = tuning.table(state.best_numbers, task.steps)
-    return replace(state, best=task.student.mean_loss(best, state.near_valid))
+    valid = task.student.mean_loss(best, state.near_valid, robust=recipe.robust)
+    return replace(state, best=valid)
 
 
 def _judge(
@@ -367,7 +371,8 @@ def _judge(
     valid = 0.0
     for task in tasks:
         table = tuning.table(state.mean, task.steps)
-        valid += task.scale * task.student.mean_loss(table, near) / len(tasks)
+        loss = task.student.mean_loss(table, near, robust=recipe.robust)
+        valid += task.scale * loss / len(tasks)
     if valid < state.best:
         return replace(state, best=valid, best_numbers=state.mean, worse=0), valid
     state = replace(state, worse=state.worse + 1)

@@ -50,7 +50,9 @@ class Preset:
     starts: int = 1  # how many of the best known grids to learn from
 
 
-_OURS = Recipe(learn="times+net+coefficients", precondition=12, rate=0.08, warm_up=5, average=0.95)
+_OURS = Recipe(
+    learn="times+net+coefficients", precondition=12, rate=0.08, warm_up=5, average=0.95, robust=True
+)
 
 
 def _fast(nfe: int) -> Preset:

@@ -137,14 +137,21 @@ class Student:
         return [self._first_answer(part)[index]]
 
     @torch.no_grad()
-    def mean_loss(self, table: Table, near: Tensor | None = None, limit: int = 0) -> float:
-        """Over all validation pairs, or the first `limit` of them."""
+    def mean_loss(
+        self, table: Table, near: Tensor | None = None, limit: int = 0, robust: bool = False
+    ) -> float:
+        """Over all validation pairs, or the first `limit` of them.
+
+        `robust`: the square of the mean root, so that one sample that ends up far away, as some do
+        where trajectories part, does not decide alone.
+        """
         count = min(limit or len(self.problem.valid), len(self.problem.valid))
         total = 0.0
         for index in chunks(count, CHUNK):
             part = None if near is None else near[index]
-            total += float(self.losses("valid", index, table, part).double().sum())
-        return total / count
+            losses = self.losses("valid", index, table, part).double()
+            total += float((losses.clamp_min(0).sqrt() if robust else losses).sum())
+        return (total / count) ** 2 if robust else total / count
 
     def _cost(self, calls: int, again: int) -> int:
         if not torch.is_grad_enabled():
