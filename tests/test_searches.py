@@ -415,8 +415,8 @@ def test_ddss_brings_the_sets_together(coefficients: bool) -> None:
 # ---- LD3
 
 
-def test_ld3_finds_the_tangent_law_and_improves_on_every_start() -> None:
-    """Times alone by the recipe of the door; with all that is learned it does better still."""
+def test_ld3_improves_on_every_known_grid() -> None:
+    """That it finds the tangent law when it learns times alone is in tests/test_learn.py."""
     problem = exact_gaussian(6, 4, 64)
     student = Student(problem)
 
