@@ -276,7 +276,7 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
             return Starts.of(read_json(file))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise StoreError(f"{file}: wanted the starts of a run; begin with --fresh") from None
-    student = Student(problem)
+    student, robust = Student(problem), job.preset.recipe.robust
     losses: dict[str, float] = {}
     chosen: tuple[str, ...] = (job.spec.start,)
     if job.spec.start == "best":
@@ -285,10 +285,10 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
             table = tuned_table(job.solver, problem.model.schedule, _start(name, job))
 
             def measure() -> dict[str, Any]:
-                value = student.mean_loss(table, limit=pairs)
+                value = student.mean_loss(table, limit=pairs, robust=robust)
                 return {"loss": value if math.isfinite(value) else None}
 
-            what = ["start", pairs, len(problem.valid), *measure_of(job)]
+            what = ["start", pairs, len(problem.valid), robust, *measure_of(job)]
             value = remembered(job, table, what, measure)["loss"]
             return math.inf if value is None else float(value)
 

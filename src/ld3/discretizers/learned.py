@@ -52,9 +52,8 @@ class LD3:
 
         def loss(name: str, pairs: int) -> float:
             grid = make_grid(name, schedule, problem.steps)
-            return student.mean_loss(
-                tuned_table(problem.solver, schedule, Tuned(grid)), limit=pairs
-            )
+            table = tuned_table(problem.solver, schedule, Tuned(grid))
+            return student.mean_loss(table, limit=pairs, robust=recipe.robust)
 
         start = make_grid(
             ranked(finalists(loss, lambda done, total: None))[0], schedule, problem.steps
