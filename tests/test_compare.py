@@ -205,6 +205,35 @@ def test_groups_and_words(methods: dict[str, object]) -> None:
     assert CompareSpec.read(words.model_dump()) == words
 
 
+def test_full_has_the_columns_of_a_judge_with_intervals(
+    tmp_path: Path, methods: dict[str, object]
+) -> None:
+    pytest.importorskip("ld3.features")
+    small = {"methods": "uniform,vp-uniform", "held_out": 8, "teacher_steps": 10}
+    words = spec(tmp_path, **small, full=True, judged=60, model="fashion", nfe="5")
+    found = run_compare(words)
+    keys = ["frechet", "frechet_accurate", "kid", "cmmd", "precision", "recall", "agreement"]
+    assert [metric.key for metric in found.metrics[4:]] == keys
+    rows = {row.method: row for row in found.blocks[0].rows}
+    for row in rows.values():
+        assert set(keys) <= set(row.scores)
+        for key in keys:
+            assert row.scores[key].low <= row.scores[key].value <= row.scores[key].high
+        assert 0 <= row.scores["agreement"].value <= 1
+    good, bad = rows["vp-uniform"].scores, rows["uniform"].scores  # even in sigma: very bad
+    assert good["frechet_accurate"].high < bad["frechet_accurate"].low
+    assert good["kid"].value < bad["kid"].value and good["cmmd"].value < bad["cmmd"].value
+    assert good["agreement"].value > bad["agreement"].value
+    assert "FD real" in "\n".join(compare_lines(found))
+    files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.*")}
+    assert run_compare(words) == found
+    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.*")} == files
+    with pytest.raises(Ld3Error, match="wanted a model of pictures"):
+        run_compare(spec(tmp_path, full=True, methods="edm"), model=toy())
+    with pytest.raises(Ld3Error, match="--features"):
+        run_compare(spec(tmp_path, full=True, methods="edm"), model=pictures())
+
+
 MODEL = """
 import time, torch
 from ld3 import FunctionModel
@@ -273,7 +302,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     _, said = process.communicate()
     assert process.returncode == 130
     last = said.strip().splitlines()[-1]
-    assert "finished ones are in compare/cells; the same command goes on" in last
+    assert "finished cells are in compare/cells; the same command goes on" in last
 
 
 @pytest.mark.parametrize(

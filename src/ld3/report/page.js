@@ -30,7 +30,10 @@
     const size = Math.abs(v);
     return size >= 1e-4 && size < 1e5 ? String(Number(v.toPrecision(3))) : v.toExponential(1);
   };
-  const brief = (v) => (v >= 1e-4 && v < 1e4 ? v.toFixed(Math.max(0, 1 - Math.floor(Math.log10(v)))) : digits(v));
+  const brief = (v) => {
+    const r = Number(v.toPrecision(2));
+    return r >= 1e-4 && r < 1e4 ? r.toFixed(Math.max(0, 1 - Math.floor(Math.log10(r)))) : digits(r);
+  };
   const colour = (i) => `var(--c${i % 6})`;
 
   // Scales and axes
