@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from ld3 import FunctionModel
+from ld3.bootstrap import Interval
 from ld3.cli import main
 from ld3.compare import CompareSpec, compare_lines, groups, run_compare, write_files
 from ld3.compare.cells import Ground, cells_of
-from ld3.compare.summary import featured
+from ld3.compare.summary import _within, featured
 from ld3.comparison import Comparison
 from ld3.discretizers.door import SEARCHES
 from ld3.errors import Ld3Error
@@ -192,6 +193,11 @@ def test_what_is_written_is_read_again(tmp_path: Path, methods: dict[str, object
     )
 
 
+def test_shares_stay_shares() -> None:
+    assert _within(Interval(0.9, 0.7, 1.2), 0.0, 1.0) == Interval(0.9, 0.7, 1.0)
+    assert _within(Interval(-0.1, -0.3, 0.2), 0.0, float("inf")) == Interval(-0.1, -0.1, 0.2)
+
+
 def test_groups_and_words(methods: dict[str, object]) -> None:
     methods |= {"ld3-x": Small(), "other": Copy("edm"), "ld3": Small()}
     known = groups()
@@ -206,9 +212,10 @@ def test_groups_and_words(methods: dict[str, object]) -> None:
 
 
 def test_full_has_the_columns_of_a_judge_with_intervals(
-    tmp_path: Path, methods: dict[str, object]
+    tmp_path: Path, methods: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ld3.features")
+    monkeypatch.setattr("ld3.compare.full.ACCURATE", 10)  # steps: enough to tell these two apart
     small = {"methods": "uniform,vp-uniform", "held_out": 8, "teacher_steps": 10}
     words = spec(tmp_path, **small, full=True, judged=60, model="fashion", nfe="5")
     found = run_compare(words)

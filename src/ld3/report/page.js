@@ -93,7 +93,7 @@
   const sheetOf = () => data.pictures.sheets.find((s) => s.solver === chosen.solver && s.nfe === chosen.nfe);
   const distance = (method, number) => {
     const row = now().rows.find((r) => r.method === method);
-    return row && row.distances.length > number ? row.distances[number] : null;
+    return row && number in row.distances ? row.distances[number] : null;
   };
   const small = () => (data.pictures.width <= 64 ? " small" : "");
   const image = (source, alt) => make("img", {

@@ -80,6 +80,14 @@ def _policy(script: str) -> str:
 def _data(c: Comparison) -> str:
     """JSON that cannot leave its block."""
     kept = c.model_dump(mode="json", include={"metrics", "methods", "blocks", "pictures"})
+    shown = {(s.solver, s.nfe): s for s in c.pictures.sheets} if c.pictures else {}
+    for block in kept["blocks"]:  # distances only where a picture shows them
+        sheet = shown.get((block["solver"], block["nfe"]))
+        for row in block["rows"]:
+            seen = (
+                sheet.before_png if sheet and row["method"] in (sheet.before, sheet.after) else ()
+            )
+            row["distances"] = {n: row["distances"][int(n)] for n in seen}
     text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
