@@ -58,12 +58,17 @@ def write_files(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def _prepare(ground: Ground, tell: Tell) -> None:
-    """Everything the teacher is asked for, before any method begins."""
+    """Everything the teacher and the judge are asked for, before any method begins."""
     if any(needs_of(method) for method in ground.spec.names):
         for seed in range(ground.spec.seeds):
             ground.pairs(seed, tell)
     for teacher in (ground.spec.teacher, ground.accurate):
         ground.held_by(teacher, tell)
+    if ground.spec.full:
+        from ld3.compare.full import Bench  # needs the judge
+
+        bench = Bench.of(ground, tell)
+        _ = bench.same, bench.other
 
 
 def _runner(ground: Ground, fresh: bool, tell: Tell) -> Callable[[Cell, int, int], Result]:
@@ -89,7 +94,7 @@ def _judge(ground: Ground, fresh: bool, tell: Tell) -> Callable[[Cell, Tuned], V
     """What `--full` adds to a cell."""
     if not ground.spec.full:
         return lambda cell, tuned: {}
-    from ld3.compare.full import Bench, full_of  # needs the judge
+    from ld3.compare.full import Bench, full_of
 
     bench = Bench.of(ground, tell)
     return lambda cell, tuned: full_of(bench, cell, tuned, fresh)
