@@ -190,8 +190,8 @@ def test_what_is_written_is_read_again(tmp_path: Path, methods: dict[str, object
     with pytest.raises(Ld3Error, match=r"rows\.0\.surprise"):
         Comparison.checked(content, "x")
     assert found.command == (
-        "ld3 compare --methods edm,logsnr,ld3 --nfe 3,4 --pairs 16 --valid 8 --held-out 24 "
-        "--teacher-steps 16"
+        "ld3 compare --model fashion --methods edm,logsnr,ld3 --solvers dpmpp --nfe 3,4 --seeds 1 "
+        "--pairs 16 --valid 8 --held-out 24 --teacher-steps 16"
     )
 
 

@@ -1,6 +1,7 @@
 """The walk of `ld3 compare`: pairs, cells, statistics, pictures; then the files."""
 
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -162,16 +163,18 @@ def _seeds(spec: CompareSpec) -> dict[str, str]:
     return parts
 
 
+SAID = (*LISTS, "model", "seeds", "pairs", "valid", "held_out")  # even if they are the defaults
+
+
 def command_of(spec: CompareSpec) -> str:
     """The words that make the same comparison again."""
     plain = CompareSpec()
     words = ["ld3 compare"]
     for name in CompareSpec.model_fields:
         value = getattr(spec, name)
-        if value == getattr(plain, name) or name in ("out", "jobs"):
+        if name in ("out", "jobs") or (value == getattr(plain, name) and name not in SAID):
             continue
         flag = f"--{name.replace('_', '-')}"
-        if name in LISTS:
-            value = ",".join(map(str, value))
-        words.append(flag if value is True else f"{flag} {value}")
+        text = ",".join(map(str, value)) if name in LISTS else str(value)
+        words.append(flag if value is True else f"{flag} {shlex.quote(text)}")
     return " ".join(words)
