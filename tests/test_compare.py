@@ -216,7 +216,6 @@ def test_groups_and_words(methods: dict[str, object]) -> None:
 def test_full_has_the_columns_of_a_judge_with_intervals(
     tmp_path: Path, methods: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ld3.features")
     monkeypatch.setattr("ld3.compare.full.ACCURATE", 10)  # steps: enough to tell these two apart
     small = {"methods": "uniform,vp-uniform", "held_out": 8, "teacher_steps": 10}
     words = spec(tmp_path, **small, full=True, judged=60, model="fashion", nfe="5")

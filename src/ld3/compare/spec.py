@@ -10,8 +10,8 @@ from ld3.comparison import Kind
 from ld3.discretizers import HANDMADE, METHODS, PUBLISHED, make_method
 from ld3.discretizers.door import SEARCHES
 from ld3.discretizers.ld3.presets import Teacher
+from ld3.discretizers.starts import GRIDS
 from ld3.errors import SpecError, unknown
-from ld3.runs import GRIDS
 from ld3.solvers import Solver, make_solver
 from ld3.spec import Count, Dtype, validated, words_of
 
