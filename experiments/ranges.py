@@ -19,11 +19,12 @@ import torch
 from cells import IMAGES, arguments, run_all, spread, write
 
 from ld3.discretizers import METHODS, make_grid
+from ld3.discretizers.starts import GRIDS
 from ld3.families import run_family
 from ld3.grids import TimeGrid, knots
 from ld3.loading import load_model, make_distance
 from ld3.plan import Plan
-from ld3.runs import GRIDS, HELD
+from ld3.runs import HELD
 from ld3.schedules import Schedule
 from ld3.scores import score
 from ld3.solvers import make_solver
