@@ -118,14 +118,14 @@ class Job:
             for word, value in said.items()
             if not (value is None or value is False or value == {})
         }
-        weights = {"weights": self.loaded.digest, "version": __version__}
+        weights = {"weights": self.loaded.identity, "version": __version__}
         if self.loaded.name in zoo.SHIPPED:
             weights |= {name: zoo.checksum(name) for name in ("perceptual", "judge")}
         return asked | {"nfe": self.nfe} | weights
 
     @property
     def folder(self) -> Path:
-        slug = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.loaded.name)
+        slug = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.loaded.name)[-80:]
         nfe = f"{self.nfe}" if self.spec.family is None else "{}-{}".format(*self.spec.family)
         name = f"{slug}-{self.solver.name}{self.solver.order}-nfe{nfe}"
         return self.spec.out / f"{name}-{digest(self.identity)}"
@@ -146,7 +146,7 @@ def jobs(spec: RunSpec, counts: Sequence[int], model: Model | None = None) -> It
     """What a spec asks for, for each number of evaluations."""
     learn = not spec.gradient_free
     if model is None:
-        loaded = load_model(spec.model, spec.device, spec.dtype, learn)
+        loaded = load_model(spec.model, spec.device, spec.dtype, learn, spec.pipeline)
     else:
         loaded = of_model(model, spec.model if ":" in spec.model else "own", spec.device, learn)
     distance = make_distance(spec.distance, loaded)
@@ -239,7 +239,7 @@ def pairs_for(
 
     return teach(
         loaded.model,
-        loaded.digest,
+        loaded.identity,
         make_solver(teacher.solver, teacher.order or None, teacher.variant or None),
         make_grid(teacher.grid, loaded.model.schedule, teacher.steps),
         seeds,
@@ -473,6 +473,7 @@ def plan_part(job: Job, **parts: Any) -> Plan:
             conditions=job.loaded.conditions,
             guidance=job.guidances[0],
             guidance_range=None if high is None else [job.spec.guidance, high],
+            options=job.loaded.options,
         ),
         **parts,
     )
@@ -583,7 +584,7 @@ def _file(job: Job, table: Table, what: list[Any], kind: str) -> Path:
     """Where something about a table on a model is kept."""
     key = {
         "what": what,
-        "model": [job.loaded.digest, str(job.loaded.model.dtype), job.guidances[0]],
+        "model": [job.loaded.identity, str(job.loaded.model.dtype), job.guidances[0]],
         "schedule": schedule_to_json(job.loaded.model.schedule),
         "table": [table.weights.tolist(), table.net_times.tolist()],
         "version": __version__,
@@ -598,12 +599,24 @@ def run_sample(
     force: bool,
     batch: int = BATCH,
     guidance: float | None = None,
+    prompts: Sequence[str] = (),
 ) -> Tensor:
-    """Decoded samples of a plan, the same for a seed whatever the batch."""
+    """Decoded samples of a plan, the same for a seed whatever the batch.
+
+    `prompts` replace those that a pipeline's plan was learned with.
+    """
     guidance = plan.model.guidance if guidance is None else guidance
     asked = plan.learned.get("spec")
     dtype = asked.get("dtype") if isinstance(asked, dict) else None
-    loaded = load_model(plan.model.name, device, dtype if dtype in DTYPES else None)
+    options = plan.model.options
+    if options is not None:
+        options = options.model_copy(
+            update={"latents": False} | ({"prompts": tuple(prompts)} if prompts else {})
+        )
+    elif prompts:
+        raise SpecError(f"prompt: got one for {plan.model.name}, wanted a plan of a pipeline")
+    dtype = dtype if dtype in DTYPES else None
+    loaded = load_model(plan.model.name, device, dtype, learn=False, options=options)
     if not force:
         plan.check_fits(loaded.model, loaded.digest)
     table, model = plan.table(), loaded.model

@@ -6,12 +6,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+)
 
 from ld3.discretizers import make_method
 from ld3.discretizers.ld3.learn import Learn, Recipe
 from ld3.discretizers.ld3.presets import PRESETS
 from ld3.errors import SpecError, unknown
+from ld3.options import PipelineOptions
 from ld3.solvers import make_solver
 from ld3.store import read_bytes
 
@@ -52,8 +60,18 @@ class RunSpec(BaseModel):
     teacher_steps: Annotated[int, Field(ge=1, le=1000)] | None = None
     device: str = "cpu"
     dtype: Dtype | None = None
+    pipeline: PipelineOptions | None = None
     tensorboard: bool = False
     out: Path = Path("runs")
+
+    @field_validator("pipeline", mode="before")
+    @classmethod
+    def _known_options(cls, value: object) -> object:
+        return PipelineOptions.checked(value) if isinstance(value, dict) else value
+
+    @field_serializer("pipeline")
+    def _said(self, options: PipelineOptions | None) -> dict[str, Any] | None:
+        return None if options is None else options.said()
 
     @field_validator("preset")
     @classmethod
@@ -97,7 +115,11 @@ class RunSpec(BaseModel):
                 words = tomllib.loads(read_bytes(file).decode())
             except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise SpecError(f"{file}: got something that is not TOML ({error})") from None
-        words |= {key: value for key, value in flags.items() if value is not None}
+        flags = {key: value for key, value in flags.items() if value is not None}
+        of_file, of_flags = words.get("pipeline"), flags.get("pipeline")
+        words |= flags
+        if isinstance(of_file, dict) and isinstance(of_flags, dict):
+            words["pipeline"] = of_file | of_flags
         words = _ranges(words)
         try:
             spec = cls.model_validate(words)
