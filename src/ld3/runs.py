@@ -42,10 +42,12 @@ from ld3.spec import DTYPES, RunSpec
 from ld3.store import digest, read_json, read_tensors, sweep, write_bytes, write_json, write_tensors
 from ld3.table import Table, Tuned, compile_table
 from ld3.teacher import Pairs, teach
+from ld3.zoo.pipelines.model import PipelineModel
 
 VALID, HELD = 1_000_000_000, 2_000_000_000  # where seeds begin
 GRIDS = tuple(name for name in METHODS if not name.startswith("paper-"))
 TRIED = (*GRIDS, *BUMPS)  # as starts
+ROUNDED = 16  # held-out noises on which the rounding of network times is measured
 SCREEN, FINALISTS = 6, 6  # pairs on which all starts are compared; how many are on all pairs
 
 
@@ -191,7 +193,8 @@ def run_job(job: Job, tell: Tell, fresh: bool) -> Learned:
         scores = _scores(job, final.tuned, starts, tell)
     except KeyboardInterrupt:
         raise Interrupted(word_of(folder)) from None
-    result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
+    plan = with_rounding(job, _plan(job, problem, starts, final, scores))
+    result = Learned(plan, folder, scores)
     result.plan.save(folder / "plan.json")
     (folder / SO_FAR).unlink(missing_ok=True)
     return result
@@ -457,6 +460,16 @@ def _plan(
         },
         scores={name: asdict(score) for name, score in scores.items()},
     )
+
+
+def with_rounding(job: Job, plan: Plan) -> Plan:
+    """A pipeline's plan with word of what it costs to round the times that its network is told."""
+    model = job.loaded.model
+    if not isinstance(model, PipelineModel):
+        return plan
+    seeds = range(HELD, HELD + min(ROUNDED, job.spec.held_out))
+    cost = zoo.rounding_cost(model, plan.table(), seeds, job.guidances[0])
+    return plan.model_copy(update={"learned": plan.learned | {"rounding": cost}})
 
 
 def plan_part(job: Job, **parts: Any) -> Plan:

@@ -5,11 +5,11 @@ part must be a class of diffusers or transformers. Folders may hold other code; 
 imported. Weights are safetensors.
 """
 
-import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,12 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
     given: dict[str, Any] = {part: None for part in UNUSED if part in index}
     if "requires_safety_checker" in index:
         given["requires_safety_checker"] = False
+    version = tuple(int(part) for part in diffusers.__version__.split(".")[:2])
+    given["dtype" if version >= (0, 41) else "torch_dtype"] = dtype or torch.float32
     with _hushed():
         try:
             return getattr(diffusers, kind).from_pretrained(
-                str(folder),
-                torch_dtype=dtype or torch.float32,
-                use_safetensors=True,
-                local_files_only=True,
-                **given,
+                str(folder), use_safetensors=True, local_files_only=True, **given
             )
         except ImportError as error:
             raise SpecError(
@@ -58,13 +56,11 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
 
 def _diffusers() -> Any:
     try:
-        with _hushed():
-            import diffusers
+        return import_module("diffusers")
     except ImportError:
         raise SpecError(
             "model: a pipeline wants the package diffusers; pip install 'ld3[diffusers]'"
         ) from None
-    return diffusers
 
 
 def _fetched(diffusers: Any, name: str) -> Path:
@@ -87,9 +83,9 @@ def _fetched(diffusers: Any, name: str) -> Path:
             )
         except Exception as error:  # the hub has many, of several packages
             raise ModelError(
-                f"diffusers:{name}: no such folder here, and the hub does not give it "
-                f"({type(error).__name__}: {_line(error)}); download it where there is a network "
-                "and give the folder"
+                f"diffusers:{name}: got neither a folder nor a pipeline in the cache of the hub, "
+                f"and it cannot be fetched ({type(error).__name__}): no network, HF_HUB_OFFLINE, "
+                "no such name or no access; download it elsewhere and give the folder"
             ) from None
 
 
@@ -136,26 +132,23 @@ def _index(folder: Path, name: str) -> Mapping[str, Any]:
 @contextmanager
 def _hushed() -> Iterator[None]:
     """Without the chatter of both packages; bars only on a terminal."""
-    names = ("diffusers", "transformers", "huggingface_hub")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    bars = _bars() if not sys.stderr.isatty() else []
+    talkers = []
+    for name in LIBRARIES:
+        with suppress(ImportError):
+            talkers.append(import_module(f"{name}.utils.logging"))
+    levels = [talker.get_verbosity() for talker in talkers]
+    bars = [] if sys.stderr.isatty() else talkers
     try:
+        for talker in talkers:
+            talker.set_verbosity_error()
         for bar in bars:
             bar.disable_progress_bar()
         yield
     finally:
         for bar in bars:
             bar.enable_progress_bar()
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-def _bars() -> list[Any]:
-    modules = (sys.modules.get(f"{name}.utils.logging") for name in LIBRARIES)
-    return [module for module in modules if hasattr(module, "disable_progress_bar")]
+        for talker, level in zip(talkers, levels, strict=True):
+            talker.set_verbosity(level)
 
 
 def _line(error: BaseException) -> str:
