@@ -39,7 +39,7 @@ def image_decoder(vae: Any, options: PipelineOptions) -> tuple[Any, Callable[[Te
 def _tile(vae: Any, options: PipelineOptions) -> None:
     if not options.tiling:
         return
-    if not hasattr(vae, "enable_tiling"):
+    if not hasattr(vae, "use_tiling"):
         raise SpecError(f"tiling: got {type(vae).__name__}, which cannot; leave it out")
     vae.enable_tiling()
 

@@ -11,6 +11,7 @@ one decoder.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +57,7 @@ class PipelineModel:
     latents: bool = False  # leave samples as they are
     net_time: NetTime = "float"
     batch: int = 8  # samples in one network call, at most
+    exact_time: ClassVar[bool] = True  # float32 has digits for 1000 t, but not for t times 1000
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -71,7 +73,7 @@ class PipelineModel:
         return next(iter(self.parts.networks.values())).dtype  # type: ignore[return-value]
 
     def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
-        told = rounded(self._told(t), self.net_time).expand(len(x))
+        told = rounded(self._told(t), self.net_time).to(x.device, torch.float32).expand(len(x))
         rows = cond if isinstance(cond, Mapping) else {}
         outputs = []
         for first in range(0, len(x), self.batch):
