@@ -105,7 +105,8 @@ def of_pipeline(
         part.eval().requires_grad_(False)
     for part in workers if device is not None else ():
         part.to(device)
-    place = torch.device(next(workers[0].parameters()).device if device is None else device)
+    weights = (weight for part in workers for weight in part.parameters())
+    place = next(weights).device if device is None else torch.device(device)
     homes = {name: next(part.parameters()).device for name, part in encoders.items()}
     for part in encoders.values():
         part.to(place)
