@@ -626,3 +626,26 @@ def test_options_come_from_a_file_too(tmp_path: Path) -> None:
     file.write_text("[pipeline]\nheigth = 64\n")
     with pytest.raises(SpecError, match=r"unknown option of a pipeline 'heigth'.*'height'"):
         ld3.RunSpec.read({}, file)
+
+
+# ---- the models inside the package
+
+
+@pytest.mark.parametrize("name", zoo.SHIPPED)
+def test_shipped_models_as_pipelines(name: str) -> None:
+    """Many steps of a stock scheduler end where the model itself does; and it is a model again."""
+    from examples import diffusers_fashion
+
+    pipe = diffusers_fashion.PIPELINES[name]()
+    own, model = zoo.load(name), zoo.from_pipeline(pipe)
+    assert (model.shape, len(model.parts.rows["label"])) == (own.shape, 10)
+    z, seeds = ld3.noise([0, 1], own.shape), [0, 1]
+    pipe.scheduler = diffusers_fashion.stock(pipe)["UniPC"]
+    theirs = pipe(seeds, 1.5, 20, latents=z)
+    for one in (own, model):
+        k = ld3.knots(one.schedule, ld3.make_grid("logsnr", one.schedule, 20))
+        table = ld3.compile_table(ld3.make_solver("unipc"), k, one.prediction)
+        with torch.no_grad():
+            network = bind_network(one, one.conditions(seeds), guidance=1.5)
+            sample = one.decode(table.run(network, one.schedule.prior_std * z))
+        assert (sample - theirs).square().mean().sqrt() < 0.1  # of pictures in [-1, 1]
