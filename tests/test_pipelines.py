@@ -463,6 +463,65 @@ def test_a_folder_is_the_pipeline(folder: Path) -> None:
     assert loaded.conditions == "3 prompts"
 
 
+@every_family
+def test_every_family_from_a_folder(name: str, tmp_path: Path) -> None:
+    pipe = tiny.TINY[name]()
+    own = model_of(name, pipe)
+    pipe.save_pretrained(tmp_path / name)
+    call = tiny.CALLS[name.split("-")[0]]
+    size = {word: call[word] for word in ("height", "width") if word in call}
+    options = PipelineOptions(
+        prompts=tuple(call.get("prompt", tiny.PROMPTS)),
+        classes=call.get("class_labels"),
+        frames=call.get("num_frames"),
+        tokens=call.get("max_sequence_length"),
+        **size,
+    )
+    loaded = load_model(f"diffusers:{tmp_path / name}", options=options)
+    x, t = ld3.prior(own, [0, 1]), torch.tensor(0.3, dtype=torch.float64)
+    with torch.no_grad():
+        answers = [m.forward(x, t, m.conditions([0, 1])) for m in (loaded.model, own)]
+    assert (answers[0] - answers[1]).abs().max() < 1e-5
+    assert loaded.digest == own.digest and loaded.identity == own.identity
+    half = load_model(f"diffusers:{tmp_path / name}", dtype="bfloat16", options=options)
+    assert half.model.dtype == torch.bfloat16 and half.digest == own.digest
+    assert half.model.forward(x.bfloat16(), t, half.model.conditions([0, 1])).isfinite().all()
+
+
+def test_a_plan_for_other_weights_is_refused(folder: Path, changed: Path) -> None:
+    loaded = load_model(f"diffusers:{folder}")
+    grid = ld3.make_grid("logsnr", loaded.model.schedule, 2)
+    plan = Plan.checked(
+        {
+            "nfe": 2,
+            "solver": {"name": "dpmpp", "order": 2},
+            "times": grid.times.tolist(),
+            "net_times": grid.net_times.tolist(),
+            "schedule": {"name": "sd"},
+            "model": {
+                "name": f"diffusers:{folder}",
+                "digest": loaded.digest,
+                "shape": [4, 8, 8],
+                "prediction": "eps",
+                "options": {"prompts": ["rain"]},
+            },
+        }
+    )
+    assert ld3.run_sample(plan, [0], "cpu", force=False).shape == (1, 3, 16, 16)
+    pipe = tiny.sd()
+    with torch.no_grad():
+        pipe.unet.conv_in.weight.mul_(2)
+    pipe.save_pretrained(changed)
+    part = plan.model.model_copy(update={"name": f"diffusers:{changed}"})
+    other = plan.model_copy(update={"model": part})
+    with pytest.raises(ld3.Ld3Error, match="got a model with weights"):
+        ld3.run_sample(other, [0], "cpu", force=False)
+    spoiled = json.loads(plan.model_dump_json())
+    spoiled["model"]["options"] = {"trust_remote_code": True}
+    with pytest.raises(ld3.Ld3Error, match=r"model\.options\.trust_remote_code"):
+        Plan.checked(spoiled)
+
+
 def test_digests_name_weights_and_identities_what_is_asked(folder: Path) -> None:
     name = f"diffusers:{folder}"
     plain = load_model(name)

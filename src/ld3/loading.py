@@ -94,6 +94,8 @@ def _load_pipeline(
     stamp = max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
     whole = options.model_copy(update={"latents": False})
     model = replace(_opened(path, stamp, device, dtype, whole), latents=options.latents)
+    if dtype not in (None, model.dtype):
+        raise SpecError(f"dtype: got {dtype}, but the network was loaded in {model.dtype}")
     check_model(model, learn=learn, device=device)
     return Loaded(model, name, model.digest, model.parts.conditions, options)
 

@@ -152,6 +152,8 @@ def _hushed() -> Iterator[None]:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of a message."""
+    """The first line of a message, and the second where the first leads to it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])[:300]
