@@ -338,6 +338,8 @@ def test_other_pipelines_and_networks_are_refused() -> None:
         unet = diffusers.UNet2DModel(**dict(pipe.unet.config) | config)
         with pytest.raises(ModelError, match=said):
             zoo.from_pipeline(diffusers.DDPMPipeline(unet, pipe.scheduler))
+    with pytest.raises(SpecError, match="frames, prompts: says nothing to DDPMPipeline"):
+        zoo.from_pipeline(pipe, prompts=["rain"], frames=5)
     with pytest.raises(ModelError, match="guidance: got a pipeline without conditions"):
         ld3.bind(zoo.from_pipeline(pipe), guidance=2.0)
 
@@ -471,7 +473,7 @@ def test_every_family_from_a_folder(name: str, tmp_path: Path) -> None:
     call = tiny.CALLS[name.split("-")[0]]
     size = {word: call[word] for word in ("height", "width") if word in call}
     options = PipelineOptions(
-        prompts=tuple(call.get("prompt", tiny.PROMPTS)),
+        prompts=tuple(call.get("prompt", CAPTIONS)),
         classes=call.get("class_labels"),
         frames=call.get("num_frames"),
         tokens=call.get("max_sequence_length"),
@@ -597,6 +599,23 @@ def test_without_a_network_a_hub_id_gives_one_line(
         with pytest.raises(ModelError, match="cannot be fetched") as caught:
             load_model(f"diffusers:{name}")
         assert "\n" not in str(caught.value) and "give the folder" in str(caught.value)
+
+
+def test_a_hub_id_in_the_cache_needs_no_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Laid out as huggingface_hub keeps what it has downloaded."""
+    from huggingface_hub import constants
+
+    place = tmp_path / "models--someone--tiny"
+    tiny.ddpm().save_pretrained(place / "snapshots" / ("0" * 40))
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for name in ("someone/tiny", "someone/tiny@main"):
+        loaded = load_model(f"diffusers:{name}")
+        assert loaded.digest == zoo.from_pipeline(tiny.ddpm()).digest
 
 
 def test_missing_packages_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,18 +3,19 @@
 >>> pipe = diffusers.StableDiffusionPipeline.from_pretrained(...)   # doctest: +SKIP
 >>> model = ld3.zoo.from_pipeline(pipe, prompts=["a dog"])          # doctest: +SKIP
 
-A family is a function that says how one class of pipelines speaks to its network; the noise
-schedule comes from the pipeline's scheduler.
+A family says how one class of pipelines speaks to its network; the noise schedule comes from the
+pipeline's scheduler.
 """
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ld3.errors import ModelError, unknown
+from ld3.errors import SpecError, unknown
 from ld3.options import CAPTIONS, NetTime, PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule
@@ -22,19 +23,33 @@ from ld3.zoo.pipelines import dits, unets
 from ld3.zoo.pipelines.model import Parts, PipelineModel, check_net_time
 from ld3.zoo.pipelines.noise import read_noise
 
-FAMILIES: dict[str, Callable[[Any, PipelineOptions, torch.device], Parts]] = {
-    "DDPMPipeline": unets.ddpm,
-    "DDIMPipeline": unets.ddpm,
-    "LDMPipeline": unets.ldm,
-    "DiTPipeline": dits.dit,
-    "StableDiffusionPipeline": unets.stable_diffusion,
-    "StableDiffusionXLPipeline": unets.stable_diffusion_xl,
-    "StableDiffusion3Pipeline": dits.stable_diffusion_3,
-    "FluxPipeline": dits.flux,
-    "SanaPipeline": dits.sana,
-    "WanPipeline": dits.wan,
+PIXEL = frozenset({"net_time", "batch"})
+LATENT = PIXEL | {"latents", "tiling"}
+TEXT = LATENT | {"prompts", "negative_prompt", "height", "width"}
+FLOW = TEXT | {"tokens"}
+
+
+@dataclass(frozen=True)
+class Family:
+    """How a class of pipelines speaks to its network, and which options say something to it."""
+
+    parts: Callable[[Any, PipelineOptions, torch.device], Parts]
+    takes: frozenset[str]
+
+
+FAMILIES = {
+    "DDPMPipeline": Family(unets.ddpm, PIXEL),
+    "DDIMPipeline": Family(unets.ddpm, PIXEL),
+    "LDMPipeline": Family(unets.ldm, LATENT),
+    "DiTPipeline": Family(dits.dit, LATENT | {"classes"}),
+    "StableDiffusionPipeline": Family(unets.stable_diffusion, TEXT | {"rectified"}),
+    "StableDiffusionXLPipeline": Family(unets.stable_diffusion_xl, TEXT | {"rectified"}),
+    "StableDiffusion3Pipeline": Family(dits.stable_diffusion_3, FLOW),
+    "FluxPipeline": Family(dits.flux, FLOW | {"embedded_guidance"}),
+    "SanaPipeline": Family(dits.sana, FLOW),
+    "WanPipeline": Family(dits.wan, FLOW | {"frames"}),
 }
-"""Class of pipeline -> how it speaks to its network. Subclasses count, too."""
+"""By class of pipeline. Subclasses count, too."""
 
 PROBED = 16  # weights of each tensor that name it
 
@@ -90,7 +105,7 @@ def of_pipeline(
 ) -> PipelineModel:
     """:func:`from_pipeline` with options in one; with a `device` network and decoder move there,
     and the text encoders only while they are needed."""
-    family = _family(pipe)
+    family = _family(pipe, options)
     encoders = {
         name: part
         for name, part in pipe.components.items()
@@ -110,7 +125,7 @@ def of_pipeline(
     homes = {name: next(part.parameters()).device for name, part in encoders.items()}
     for part in encoders.values():
         part.to(place)
-    parts = family(pipe, options, place)
+    parts = family.parts(pipe, options, place)
     for name, part in encoders.items():
         part.to(homes[name])
     check_net_time(parts, options.net_time)
@@ -127,19 +142,24 @@ def of_pipeline(
     )
 
 
-def _family(pipe: Any) -> Callable[[Any, PipelineOptions, torch.device], Parts]:
-    for kind in type(pipe).__mro__:
-        if kind.__name__ in FAMILIES:
-            return FAMILIES[kind.__name__]
-    raise unknown("pipeline", type(pipe).__name__, FAMILIES)
+def _family(pipe: Any, options: PipelineOptions) -> Family:
+    names = [kind.__name__ for kind in type(pipe).__mro__ if kind.__name__ in FAMILIES]
+    if not names:
+        raise unknown("pipeline", type(pipe).__name__, FAMILIES)
+    family = FAMILIES[names[0]]
+    idle = set(options.said()) - family.takes
+    if idle:
+        raise SpecError(
+            f"{', '.join(sorted(idle))}: says nothing to {names[0]}, wanted none but "
+            f"{', '.join(sorted(family.takes))}"
+        )
+    return family
 
 
 def _noise(pipe: Any, options: PipelineOptions, parts: Parts) -> tuple[Schedule, Prediction]:
-    if not options.rectified:
-        return read_noise(pipe.scheduler, parts.tokens)
-    if "unet" not in parts.networks:
-        raise ModelError("rectified: got a transformer, wanted the UNet of Stable Diffusion")
-    return Flow(), "reverse-flow"
+    if options.rectified:
+        return Flow(), "reverse-flow"
+    return read_noise(pipe.scheduler, parts.tokens)
 
 
 def _weights(parts: Parts) -> dict[str, Tensor]:

@@ -15,14 +15,14 @@ from ld3.zoo.pipelines.texts import embedded
 def ddpm(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     """unet(x, t), unconditional, x in pixels."""
     unet = _plain(pipe.unet)
-    return Parts(_shape(unet, options), _plain_call(unet), {"unet": unet})
+    return Parts(_shape(unet), _plain_call(unet), {"unet": unet})
 
 
 def ldm(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     """The same in the latent space of a vector-quantised autoencoder."""
     unet = _plain(pipe.unet)
     coder, decode = image_decoder(pipe.vqvae, options)
-    return Parts(_shape(unet, options), _plain_call(unet), {"unet": unet}, decode, coder)
+    return Parts(_shape(unet), _plain_call(unet), {"unet": unet}, decode, coder)
 
 
 def stable_diffusion(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
@@ -107,11 +107,8 @@ def _plain_call(unet: Any) -> Any:
     return call
 
 
-def _shape(unet: Any, options: PipelineOptions) -> tuple[int, ...]:
-    size = sides(unet.config.sample_size)
-    if options.height not in (None, size[0]) or options.width not in (None, size[1]):
-        raise ModelError(f"size: got another than {size[0]}x{size[1]}, wanted that of the network")
-    return (unet.config.in_channels, *size)
+def _shape(unet: Any) -> tuple[int, ...]:
+    return (unet.config.in_channels, *sides(unet.config.sample_size))
 
 
 def _whole(unet: Any) -> Any:
