@@ -449,11 +449,6 @@ def changed(folder: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(folder, tmp_path / "sd"))
 
 
-def change_index(folder: Path, **parts: object) -> None:
-    index = json.loads((folder / "model_index.json").read_text())
-    (folder / "model_index.json").write_text(json.dumps(index | parts))
-
-
 def test_a_folder_is_the_pipeline(folder: Path) -> None:
     options = PipelineOptions(prompts=tiny.PROMPTS)
     loaded = load_model(f"diffusers:{folder}", options=options)
@@ -559,6 +554,16 @@ def test_code_in_a_folder_never_runs(changed: Path) -> None:
             open_pipeline(str(changed))
         assert "\n" not in str(caught.value)
     assert not (changed / "ran").exists()
+
+
+def test_a_safety_checker_is_not_loaded(changed: Path) -> None:
+    """As the index of Stable Diffusion 1.5 names one; none of its files is here."""
+    index = json.loads((changed / "model_index.json").read_text())
+    del index["requires_safety_checker"]
+    index["safety_checker"] = ["stable_diffusion", "StableDiffusionSafetyChecker"]
+    index["feature_extractor"] = ["transformers", "CLIPImageProcessor"]
+    (changed / "model_index.json").write_text(json.dumps(index))
+    assert open_pipeline(str(changed)).safety_checker is None
 
 
 def test_pickles_are_never_opened(changed: Path) -> None:

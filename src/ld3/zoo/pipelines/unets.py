@@ -27,7 +27,7 @@ def ldm(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
 
 def stable_diffusion(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     """unet(x, t, text), x in latents."""
-    unet = _whole(pipe.unet)
+    unet, negative = _whole(pipe.unet), options.negative_prompt
     height, width = pixels(options, sides(unet.config.sample_size), pipe.vae_scale_factor)
 
     def embed(prompts: list[str]) -> tuple[Rows, Rows]:
@@ -36,7 +36,6 @@ def stable_diffusion(pipe: Any, options: PipelineOptions, device: torch.device) 
         )
         return {"text": text}, {"text": null[:1]}
 
-    negative = options.negative_prompt
     rows, null = embedded(embed, options.prompts, unet.dtype)
 
     def call(x: Tensor, told: Tensor, rows: Rows) -> Tensor:
