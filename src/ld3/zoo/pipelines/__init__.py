@@ -23,8 +23,8 @@ from ld3.zoo.pipelines import dits, unets
 from ld3.zoo.pipelines.model import Parts, PipelineModel, check_net_time
 from ld3.zoo.pipelines.noise import read_noise
 
-PIXEL = frozenset({"net_time", "batch"})
-LATENT = PIXEL | {"latents", "tiling"}
+PIXEL = frozenset({"net_time", "batch", "latents"})
+LATENT = PIXEL | {"tiling"}
 TEXT = LATENT | {"prompts", "negative_prompt", "height", "width"}
 FLOW = TEXT | {"tokens"}
 
