@@ -78,7 +78,8 @@ def test_predictions_are_inverse_to_each_other(
     for t in make_grid("logsnr", path, 6).times:
         alpha, sigma = path.log_alpha(t).exp(), path.log_sigma(t).exp()
         x = alpha * x0 + sigma * eps
-        out = {"x0": x0, "eps": eps, "v": alpha * eps - sigma * x0, "flow": eps - x0}[prediction]
+        v, u = alpha * eps - sigma * x0, eps - x0
+        out = {"x0": x0, "eps": eps, "v": v, "flow": u, "reverse-flow": -u}[prediction]
         back = to_x0(prediction, out, x, alpha, sigma)
         assert (back - x0).abs().max() < 1e-9 * sigma / alpha + 1e-12
         assert (to_eps(x0, x, alpha, sigma) - eps).abs().max() < 1e-9 * alpha / sigma + 1e-12

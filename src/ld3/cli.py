@@ -3,7 +3,7 @@
 import json
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -157,8 +157,41 @@ def models(json_: bool) -> None:
     )
 
 
+def of_pipelines(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of `--model diffusers:...`, all of them, in the order of the help."""
+    options = (
+        click.option("--prompt", multiple=True, help="For pipelines: a prompt, repeatable."),
+        click.option(
+            "--prompts", type=click.Path(path_type=Path), help="A file with a prompt a line."
+        ),
+        click.option("--negative-prompt", help="What guidance leads away from.  [empty]"),
+        click.option("--label", type=int, multiple=True, help="A class, repeatable.  [all]"),
+        click.option("--resolution", help="Pixels: 512, or HEIGHTxWIDTH.  [the pipeline's]"),
+        click.option("--frames", type=int, help="Of a video.  [the pipeline's]"),
+        click.option("--tokens", type=int, help="Length of a prompt.  [the pipeline's]"),
+        click.option(
+            "--embedded-guidance", type=float, help="Of networks that take it, as Flux.  [3.5]"
+        ),
+        click.option(
+            "--rectified", is_flag=True, default=None, help="A flow from noise to data: InstaFlow."
+        ),
+        click.option(
+            "--latents", is_flag=True, default=None, help="Compare latents; decode nothing."
+        ),
+        click.option("--tiling", is_flag=True, default=None, help="Decode in tiles."),
+        click.option("--net-time", help="float, integer, or bfloat16 as Flux rounds it.  [float]"),
+        click.option("--batch", type=int, help="Samples in one call of the network.  [8]"),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @cli.command()
-@click.option("--model", help="A model of `ld3 models`, or package.module:function.  [fashion]")
+@click.option(
+    "--model",
+    help="A model of `ld3 models`, diffusers:PATH_OR_HUB_ID or package.module:function.  [fashion]",
+)
 @click.option("--solver", help="A solver of `ld3 solvers`.  [dpmpp]")
 @click.option("--order", type=int, help="Its order.")
 @click.option("--variant", help="Its variant.")
@@ -185,6 +218,7 @@ def models(json_: bool) -> None:
 @click.option("--teacher-variant", help="Its variant.")
 @click.option("--teacher-grid", help="Its grid, of `ld3 methods`.")
 @click.option("--teacher-steps", type=int, help="Its number of steps.")
+@of_pipelines
 @click.option("--device", help="Where the network runs.  [cpu]")
 @click.option("--dtype", help="Of the network: float32, float64, bfloat16 or float16.")
 @click.option("--tensorboard", is_flag=True, default=None, help="Write losses for TensorBoard.")
@@ -202,6 +236,7 @@ def learn(file: Path | None, resume: bool, **words: object) -> None:
 
     words["nfe"] = words["nfe"] or None
     words["recipe"] = _settings(words["recipe"]) or None
+    words["pipeline"] = _of_pipeline(words)
     spec = RunSpec.read(words, file)
     with Bar() as bar:
         if spec.family is not None:
@@ -229,6 +264,7 @@ def learn(file: Path | None, resume: bool, **words: object) -> None:
 @click.option("--force", is_flag=True, help="Use the plan with a model it was not learned for.")
 @click.option("--nfe", type=int, help="Evaluations, for a plan that was learned for a range.")
 @click.option("--guidance", type=float, help="Another scale than that of the plan.")
+@click.option("--prompt", multiple=True, help="Other prompts than those of the plan, repeatable.")
 def sample(
     path: Path,
     seeds: str,
@@ -237,6 +273,7 @@ def sample(
     force: bool,
     nfe: int | None,
     guidance: float | None,
+    prompt: tuple[str, ...],
 ) -> None:
     """Draw samples with a plan."""
     from ld3.plan import Plan
@@ -246,7 +283,7 @@ def sample(
     numbers = _seeds(seeds)
     plan = Plan.load(path)
     plan = plan if nfe is None else plan.at(nfe)
-    samples = run_sample(plan, numbers, device, force, guidance=guidance)
+    samples = run_sample(plan, numbers, device, force, guidance=guidance, prompts=prompt)
     for file in write_samples(out, numbers, samples):
         click.echo(str(file))
 
@@ -353,6 +390,43 @@ class Bar:
 
     def clear(self) -> None:
         self._bar.clear()
+
+
+def _of_pipeline(words: dict[str, object]) -> dict[str, object] | None:
+    """Take the options of pipelines out of the words; those that were given, None if none was."""
+    prompt, file = words.pop("prompt"), words.pop("prompts")
+    if prompt and file:
+        raise SpecError("prompts: got --prompt and --prompts, wanted one of them")
+    given: dict[str, object] = {
+        "prompts": _lines(file) if isinstance(file, Path) else prompt or None,
+        "classes": words.pop("label") or None,
+    }
+    size = str(words.pop("resolution") or "")
+    if size:
+        height, cross, width = size.partition("x")
+        if not height.isdigit() or (cross and not width.isdigit()):
+            raise SpecError(f"resolution: got {size!r}, wanted 512, or 512x768: height and width")
+        given |= {"height": int(height), "width": int(width or height)}
+    for word in (
+        "negative_prompt", "frames", "tokens", "embedded_guidance", "rectified", "latents",
+        "tiling", "net_time", "batch",
+    ):  # fmt: skip
+        given[word] = words.pop(word)
+    return {word: value for word, value in given.items() if value is not None} or None
+
+
+def _lines(path: Path) -> tuple[str, ...]:
+    """The lines of a text file that are not empty."""
+    from ld3.store import read_bytes
+
+    try:
+        lines = [line.strip() for line in read_bytes(path).decode().splitlines()]
+    except UnicodeDecodeError:
+        raise SpecError(f"prompts: got {path}, which is no text, wanted a prompt a line") from None
+    prompts = tuple(line for line in lines if line)
+    if not prompts:
+        raise SpecError(f"prompts: got {path} without a line, wanted a prompt a line")
+    return prompts
 
 
 def _settings(pairs: object) -> dict[str, object]:

@@ -1,10 +1,12 @@
-"""Models and distances by name: shipped ones, and a function of one's own."""
+"""Models and distances by name: shipped ones, diffusers pipelines, and a function of one's own."""
 
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 
 import torch
 
@@ -13,6 +15,12 @@ from ld3.distances import DISTANCES, Distance
 from ld3.errors import ModelError, SpecError, unknown
 from ld3.lpips import load_lpips
 from ld3.models import Model, check_model, fingerprint
+from ld3.options import PipelineOptions
+from ld3.zoo.pipelines import of_pipeline
+from ld3.zoo.pipelines.folder import open_pipeline
+from ld3.zoo.pipelines.model import PipelineModel
+
+PIPELINE = "diffusers:"  # what names of pipelines begin with
 
 
 @dataclass(frozen=True)
@@ -23,23 +31,42 @@ class Loaded:
     name: str
     digest: str
     conditions: str
+    options: PipelineOptions | None = None
+
+    @property
+    def identity(self) -> str:
+        """Of all that samples depend on but noise and times: weights, and what is asked of them."""
+        return str(getattr(self.model, "identity", self.digest))
 
 
 def load_model(
-    name: str, device: str = "cpu", dtype: str | None = None, learn: bool = True
+    name: str,
+    device: str = "cpu",
+    dtype: str | None = None,
+    learn: bool = True,
+    options: PipelineOptions | None = None,
 ) -> Loaded:
-    """A shipped model by name, or `package.module:function` that returns a model.
+    """A shipped model by name, `diffusers:` with a folder or a hub id, or `package.module:function`
+    that returns a model.
 
-    The function is given `device` and `dtype` if it takes arguments of these names.
+    `options` are those of a pipeline. A function is given `device` and `dtype` if it takes
+    arguments of these names.
     """
     wanted = None if dtype is None else getattr(torch, dtype)
+    if name.startswith(PIPELINE):
+        return _load_pipeline(name, device, wanted, learn, options or PipelineOptions())
+    if options is not None:
+        raise SpecError(
+            f"model: got {name} with {', '.join(options.said()) or 'options of a pipeline'}, "
+            f"wanted these only for {PIPELINE}PATH"
+        )
     if name in zoo.SHIPPED:
         card = zoo.SHIPPED[name]
         model: Model = zoo.load(name, device, wanted or torch.float32)
         return Loaded(model, name, card.digest, card.conditions)
     module, _, function = name.partition(":")
     if not function:
-        raise unknown("model", name, [*zoo.SHIPPED, "package.module:function"])
+        raise unknown("model", name, [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH"])
     sys.path.insert(0, "")
     try:
         make: Callable[..., Model] = getattr(import_module(module), function)
@@ -57,6 +84,29 @@ def load_model(
             "argument dtype"
         )
     return loaded
+
+
+def _load_pipeline(
+    name: str, device: str, dtype: torch.dtype | None, learn: bool, options: PipelineOptions
+) -> Loaded:
+    path = name.removeprefix(PIPELINE)
+    files = Path(path).expanduser().rglob("*")
+    stamp = max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+    whole = options.model_copy(update={"latents": False})
+    model = replace(_opened(path, stamp, device, dtype, whole), latents=options.latents)
+    if dtype not in (None, model.dtype):
+        raise SpecError(f"dtype: got {dtype}, but the network was loaded in {model.dtype}")
+    check_model(model, learn=learn, device=device)
+    return Loaded(model, name, model.digest, model.parts.conditions, options)
+
+
+@lru_cache(maxsize=1)
+def _opened(
+    path: str, stamp: int, device: str, dtype: torch.dtype | None, options: PipelineOptions
+) -> PipelineModel:
+    """A pipeline of which network, decoder and embedded prompts are kept; the last one stays open,
+    so that learning and the pictures after it hold large weights once."""
+    return of_pipeline(open_pipeline(path, dtype), options, device)
 
 
 def of_model(model: Model, name: str, device: str = "cpu", learn: bool = True) -> Loaded:

@@ -250,8 +250,11 @@ def fingerprint(model: Model, device: torch.device | str = "cpu") -> str:
 
 
 def _to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """x in the network's dtype, t beside it in at least float32."""
+    """x in the network's dtype, t beside it in at least float32; as it is, in float64, for a model
+    that says `exact_time`, because it turns t into something larger first."""
     inner = x if model.dtype is None else x.to(model.dtype)
+    if getattr(model, "exact_time", False):
+        return inner, t
     return inner, t.to(x.device, torch.promote_types(inner.dtype, torch.float32))
 
 

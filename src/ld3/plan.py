@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 
 from ld3.discretizers.ld3.warp import DENSITY, SHIFTS, Warp
 from ld3.errors import Ld3Error, PlanError
 from ld3.grids import Knots, TimeGrid, knots
 from ld3.models import Model
+from ld3.options import PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Schedule, schedule_from_json, schedule_to_json
 from ld3.solvers import Solver, make_solver
@@ -52,6 +53,11 @@ class ModelPart(_Part):
     conditions: Text = ""
     guidance: Number = 1.0
     guidance_range: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None
+    options: PipelineOptions | None = None
+
+    @field_serializer("options")
+    def _said(self, options: PipelineOptions | None) -> dict[str, Any] | None:
+        return None if options is None else options.said()
 
 
 class Member(_Part):

@@ -1,12 +1,14 @@
 """What a network predicts, and the one way to x0.
 
 With x = alpha x0 + sigma eps a network may output x0, the noise eps, v = alpha eps - sigma x0
-(Salimans and Ho 2022) or the flow velocity u = eps - x0. Each is an affine function of x0 given x:
+(Salimans and Ho 2022), the flow velocity u = eps - x0 or its reverse w = x0 - eps, which points
+from noise to data (InstaFlow). Each is an affine function of x0 given x:
 
     x0   = out
     x0   = (x - sigma eps) / alpha
     x0   = (alpha x - sigma v) / (alpha^2 + sigma^2)
     x0   = (x - sigma u) / (alpha + sigma)
+    x0   = (x + sigma w) / (alpha + sigma)
 
 With decoupled network times alpha and sigma are those of the time the network was *told*, as in
 the LD3 paper's code.
@@ -16,7 +18,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-Prediction = Literal["x0", "eps", "v", "flow"]
+Prediction = Literal["x0", "eps", "v", "flow", "reverse-flow"]
 PREDICTIONS: tuple[Prediction, ...] = get_args(Prediction)
 
 
@@ -33,6 +35,9 @@ def to_x0(prediction: Prediction, out: Tensor, x: Tensor, alpha: Tensor, sigma: 
         case "flow":
             norm = alpha + sigma
             return (x - sigma * out) / norm
+        case "reverse-flow":
+            norm = alpha + sigma
+            return (x + sigma * out) / norm
 
 
 def to_eps(x0: Tensor, x: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:
@@ -52,3 +57,5 @@ def from_x0(prediction: Prediction, x0: Tensor, x: Tensor, alpha: Tensor, sigma:
             return alpha * eps - sigma * x0
         case "flow":
             return eps - x0
+        case "reverse-flow":
+            return x0 - eps

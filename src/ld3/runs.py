@@ -43,8 +43,10 @@ from ld3.spec import DTYPES, RunSpec
 from ld3.store import digest, read_json, read_tensors, sweep, write_bytes, write_json, write_tensors
 from ld3.table import Table, Tuned, compile_table
 from ld3.teacher import Pairs, teach
+from ld3.zoo.pipelines.model import PipelineModel
 
 VALID, HELD = 1_000_000_000, 2_000_000_000  # where seeds begin
+ROUNDED = 16  # held-out noises on which the rounding of network times is measured
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,14 @@ class Job:
             for word, value in said.items()
             if not (value is None or value is False or value == {})
         }
-        weights = {"weights": self.loaded.digest, "version": __version__}
+        weights = {"weights": self.loaded.identity, "version": __version__}
         if self.loaded.name in zoo.SHIPPED:
             weights |= {name: zoo.checksum(name) for name in ("perceptual", "judge")}
         return asked | {"nfe": self.nfe} | weights
 
     @property
     def folder(self) -> Path:
-        slug = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.loaded.name)
+        slug = "".join(c if c.isalnum() or c in "-_" else "-" for c in self.loaded.name)[-80:]
         nfe = f"{self.nfe}" if self.spec.family is None else "{}-{}".format(*self.spec.family)
         name = f"{slug}-{self.solver.name}{self.solver.order}-nfe{nfe}"
         return self.spec.out / f"{name}-{digest(self.identity)}"
@@ -144,7 +146,7 @@ def jobs(spec: RunSpec, counts: Sequence[int], model: Model | None = None) -> It
     """What a spec asks for, for each number of evaluations."""
     learn = not spec.gradient_free
     if model is None:
-        loaded = load_model(spec.model, spec.device, spec.dtype, learn)
+        loaded = load_model(spec.model, spec.device, spec.dtype, learn, spec.pipeline)
     else:
         loaded = of_model(model, spec.model if ":" in spec.model else "own", spec.device, learn)
     distance = make_distance(spec.distance, loaded)
@@ -189,7 +191,8 @@ def run_job(job: Job, tell: Tell, fresh: bool) -> Learned:
         scores = _scores(job, final.tuned, starts, tell)
     except KeyboardInterrupt:
         raise Interrupted(word_of(folder)) from None
-    result = Learned(_plan(job, problem, starts, final, scores), folder, scores)
+    plan = with_rounding(job, _plan(job, problem, starts, final, scores))
+    result = Learned(plan, folder, scores)
     result.plan.save(folder / "plan.json")
     (folder / SO_FAR).unlink(missing_ok=True)
     return result
@@ -237,7 +240,7 @@ def pairs_for(
 
     return teach(
         loaded.model,
-        loaded.digest,
+        loaded.identity,
         make_solver(teacher.solver, teacher.order or None, teacher.variant or None),
         make_grid(teacher.grid, loaded.model.schedule, teacher.steps),
         seeds,
@@ -449,6 +452,16 @@ def _plan(
     )
 
 
+def with_rounding(job: Job, plan: Plan) -> Plan:
+    """A pipeline's plan with word of what it costs to round the times that its network is told."""
+    model = job.loaded.model
+    if not isinstance(model, PipelineModel):
+        return plan
+    seeds = range(HELD, HELD + min(ROUNDED, job.spec.held_out))
+    cost = zoo.rounding_cost(model, plan.table(), seeds, job.guidances[0])
+    return plan.model_copy(update={"learned": plan.learned | {"rounding": cost}})
+
+
 def plan_part(job: Job, **parts: Any) -> Plan:
     """A plan for the job's solver and model, with these parts."""
     model, solver, high = job.loaded.model, job.solver, job.spec.guidance_to
@@ -463,6 +476,7 @@ def plan_part(job: Job, **parts: Any) -> Plan:
             conditions=job.loaded.conditions,
             guidance=job.guidances[0],
             guidance_range=None if high is None else [job.spec.guidance, high],
+            options=job.loaded.options,
         ),
         **parts,
     )
@@ -599,7 +613,7 @@ def _file(job: Job, table: Table, what: list[Any], kind: str) -> Path:
     """Where something about a table on a model is kept."""
     key = {
         "what": what,
-        "model": [job.loaded.digest, str(job.loaded.model.dtype), job.guidances[0]],
+        "model": [job.loaded.identity, str(job.loaded.model.dtype), job.guidances[0]],
         "schedule": schedule_to_json(job.loaded.model.schedule),
         "table": [table.weights.tolist(), table.net_times.tolist()],
         "version": __version__,
@@ -614,12 +628,24 @@ def run_sample(
     force: bool,
     batch: int = BATCH,
     guidance: float | None = None,
+    prompts: Sequence[str] = (),
 ) -> Tensor:
-    """Decoded samples of a plan, the same for a seed whatever the batch."""
+    """Decoded samples of a plan, the same for a seed whatever the batch.
+
+    `prompts` replace those that a pipeline's plan was learned with.
+    """
     guidance = plan.model.guidance if guidance is None else guidance
     asked = plan.learned.get("spec")
     dtype = asked.get("dtype") if isinstance(asked, dict) else None
-    loaded = load_model(plan.model.name, device, dtype if dtype in DTYPES else None)
+    options = plan.model.options
+    if options is not None:
+        options = options.model_copy(
+            update={"latents": False} | ({"prompts": tuple(prompts)} if prompts else {})
+        )
+    elif prompts:
+        raise SpecError(f"prompt: got one for {plan.model.name}, wanted a plan of a pipeline")
+    dtype = dtype if dtype in DTYPES else None
+    loaded = load_model(plan.model.name, device, dtype, learn=False, options=options)
     if not force:
         plan.check_fits(loaded.model, loaded.digest)
     table, model = plan.table(), loaded.model

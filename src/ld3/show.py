@@ -50,6 +50,7 @@ def learned_table(result: Learned) -> Iterator[str]:
     else:
         yield f"No gain: the best known grid (*) is as good ({best:.5f}); use it."
     yield from _scale_lines(result)
+    yield from _rounding(plan)
     notes = [f"accurate = {ACCURATE} steps of UniPC-3"]
     if scores["learned"].frechet is not None:
         notes.append(
@@ -160,6 +161,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield "added to the solver's weights on the noise and on each data estimate (x0) so far"
         for n, row in enumerate(plan.corrections):
             yield f"{n + 1:>4}  " + " ".join(f"{value:>9.5f}" for value in row)
+    yield from _rounding(plan)
     yield ""
     yield from drawn_lines(plan)
     scores = {
@@ -176,6 +178,14 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     for name, value in scores.items():
         if value > 0:
             yield f"{name:<15}{value:.5f}"
+
+
+def _rounding(plan: Plan) -> Iterator[str]:
+    """What a pipeline's plan loses in tools that round the network's times."""
+    costs = plan.learned.get("rounding")
+    for kind, cost in costs.items() if isinstance(costs, dict) else ():
+        if isinstance(cost, float):
+            yield f"Network times rounded to {kind} move samples by {cost:.2g} (root mean square)."
 
 
 def _guidance(plan: Plan) -> str:

@@ -7,12 +7,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+)
 
 from ld3.discretizers import make_method
 from ld3.discretizers.ld3.learn import Learn, Recipe
 from ld3.discretizers.ld3.presets import PRESETS
 from ld3.errors import SpecError, unknown
+from ld3.options import PipelineOptions
 from ld3.solvers import make_solver
 from ld3.store import read_bytes
 
@@ -54,8 +62,18 @@ class RunSpec(BaseModel):
     teacher_steps: Annotated[int, Field(ge=1, le=1000)] | None = None
     device: str = "cpu"
     dtype: Dtype | None = None
+    pipeline: PipelineOptions | None = None
     tensorboard: bool = False
     out: Path = Path("runs")
+
+    @field_validator("pipeline", mode="before")
+    @classmethod
+    def _known_options(cls, value: object) -> object:
+        return PipelineOptions.checked(value) if isinstance(value, dict) else value
+
+    @field_serializer("pipeline")
+    def _said(self, options: PipelineOptions | None) -> dict[str, Any] | None:
+        return None if options is None else options.said()
 
     @field_validator("preset")
     @classmethod
@@ -104,14 +122,18 @@ class RunSpec(BaseModel):
 
 
 def words_of(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
-    """Those of a TOML file, and flags that were given, which win."""
+    """Those of a TOML file, and flags that were given, which win; tables of words are joined."""
     words: dict[str, Any] = {}
     if file is not None:
         try:
             words = tomllib.loads(read_bytes(file).decode())
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise SpecError(f"{file}: got something that is not TOML ({error})") from None
-    return words | {key: value for key, value in flags.items() if value is not None}
+    for key, value in flags.items():
+        both = isinstance(value, dict) and isinstance(words.get(key), dict)
+        if value is not None:
+            words[key] = words[key] | value if both else value
+    return words
 
 
 def validated(kind: type[Spec], words: Mapping[str, Any]) -> Spec:

@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ld3.zoo.pipelines import from_pipeline as from_pipeline
+    from ld3.zoo.pipelines.model import rounding_cost as rounding_cost
     from ld3.zoo.shipped import SHIPPED as SHIPPED
     from ld3.zoo.shipped import checksum as checksum
     from ld3.zoo.shipped import judge as judge
@@ -14,10 +16,15 @@ if TYPE_CHECKING:
     from ld3.zoo.shipped import load as load
     from ld3.zoo.shipped import perceptual as perceptual
 
-__all__ = ["SHIPPED", "checksum", "judge", "judge_moments", "load", "perceptual"]
+_PIPELINES = {"from_pipeline": "pipelines", "rounding_cost": "pipelines.model"}
+
+__all__ = [
+    "SHIPPED", "checksum", "from_pipeline", "judge", "judge_moments", "load", "perceptual",
+    "rounding_cost",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'ld3.zoo' has no attribute {name!r}")
-    return getattr(import_module("ld3.zoo.shipped"), name)
+    return getattr(import_module(f"ld3.zoo.{_PIPELINES.get(name, 'shipped')}"), name)

@@ -109,8 +109,15 @@ def load(
     """A shipped model, frozen."""
     if name not in SHIPPED:
         raise unknown("model", name, SHIPPED)
-    net = _network(SHIPPED[name].files[0], UNet, device).to(dtype)
-    place = net.entry.weight.device
+    net = network(SHIPPED[name].files[0], UNet, device).to(dtype)
+    if "autoencoder" not in SHIPPED[name].files:
+        return of_network(name, net)
+    return of_network(name, net, network("autoencoder", Autoencoder, device).to(dtype))
+
+
+def of_network(name: str, net: UNet, coder: Autoencoder | None = None) -> ClassModel:
+    """A shipped model around its network, wherever that is."""
+    place, dtype = net.entry.weight.device, net.entry.weight.dtype
     if name == "fashion":
         sigma_data = float(_manifest()["fashion.safetensors"]["sigma_data"])
         return ClassModel(
@@ -130,19 +137,19 @@ def load(
         "v",
         (4, 7, 7),
         place,
-        _network("autoencoder", Autoencoder, device).to(dtype),
+        coder,
         dtype,
     )
 
 
 def perceptual(device: torch.device | str = "cpu") -> FeatureDistance:
     """The perceptual distance for 1x28x28 images: feature maps of a small classifier."""
-    return FeatureDistance(_network("perceptual", Perceptual, device).features)
+    return FeatureDistance(network("perceptual", Perceptual, device).features)
 
 
 def judge(device: torch.device | str = "cpu") -> Judge:
     """The classifier that samples are judged by."""
-    return _network("judge", Judge, device)
+    return network("judge", Judge, device)
 
 
 def judge_moments(part: str = "test") -> Moments:
@@ -192,7 +199,7 @@ def _read(name: str) -> dict[str, Tensor]:
     return read_safetensors(content)
 
 
-def _network(name: str, kind: type[Net], device: torch.device | str) -> Net:
+def network(name: str, kind: type[Net], device: torch.device | str) -> Net:
     """A network with its shipped weights: float32, frozen, ready to run."""
     weights = {
         key: value.float() if value.is_floating_point() else value

@@ -1,0 +1,56 @@
+"""What a diffusers pipeline must be told besides its weights: prompts, size, what is compared."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ld3.errors import SpecError, unknown
+
+CAPTIONS = (
+    "Two individuals learning to ski along with an instructor.",
+    "A man sitting on a chair that is on a deck over the water.",
+    "A dog sitting at a table in front of a plate.",
+    "Four people sit around eating food outside together.",
+    "A cat dips its paws into a cup on a nightstand.",
+)
+"""The five captions of MS-COCO that the LD3 paper learns text-to-image plans with."""
+
+Prompt = Annotated[str, Field(max_length=5000)]
+Size = Annotated[int, Field(ge=8, le=16384)]
+NetTime = Literal["float", "integer", "bfloat16"]
+
+
+class PipelineOptions(BaseModel):
+    """How a pipeline is used as a model; stored in a plan, so that it can be loaded again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    prompts: Annotated[tuple[Prompt, ...], Field(min_length=1, max_length=1000)] = CAPTIONS
+    negative_prompt: Prompt | None = None
+    classes: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] | None = None
+    height: Size | None = None
+    width: Size | None = None
+    frames: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    tokens: Annotated[int, Field(ge=1, le=4096)] | None = None
+    embedded_guidance: Annotated[float, Field(ge=0, le=100)] = 3.5
+    rectified: bool = False
+    latents: bool = False
+    tiling: bool = False
+    net_time: NetTime = "float"
+    batch: Annotated[int, Field(ge=1, le=4096)] = 8
+
+    @classmethod
+    def checked(cls, words: dict[str, Any]) -> "PipelineOptions":
+        """From words; unknown ones and bad values are a :class:`SpecError`."""
+        try:
+            return cls.model_validate(words)
+        except ValidationError as error:
+            first = error.errors()[0]
+            word = str(first["loc"][0]) if first["loc"] else "options"
+            if first["type"] == "extra_forbidden":
+                raise unknown("option of a pipeline", word, cls.model_fields) from None
+            raise SpecError(f"{word}: got {first['input']!r}: {first['msg']}") from None
+
+    def said(self) -> dict[str, Any]:
+        """What differs from the defaults, as JSON holds it."""
+        return self.model_dump(mode="json", exclude_defaults=True)

@@ -1,0 +1,159 @@
+"""Pipelines from disk or from the Hugging Face Hub, without running anything that comes with them.
+
+`model_index.json` is read first: the class must be one of diffusers' own that is a family, and each
+part must be a class of diffusers or transformers. Folders may hold other code; it is never
+imported. Weights are safetensors.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ld3.errors import Ld3Error, ModelError, SpecError, unknown
+from ld3.store import read_json
+from ld3.zoo.pipelines import FAMILIES
+
+HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
+LIBRARIES = ("diffusers", "transformers")
+UNUSED = ("safety_checker", "feature_extractor", "image_encoder")
+PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
+
+
+def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
+    """The pipeline in a folder, or of a hub id (`owner/name`, `owner/name@revision`), on the CPU.
+
+    Without a dtype it is float32.
+    """
+    diffusers = _diffusers()
+    path = Path(name).expanduser()
+    folder = path if path.exists() else _fetched(diffusers, name)
+    index = _index(folder, name)
+    kind = index["_class_name"]
+    given: dict[str, Any] = {part: None for part in UNUSED if part in index}
+    if "requires_safety_checker" in index:
+        given["requires_safety_checker"] = False
+    version = tuple(int(part) for part in diffusers.__version__.split(".")[:2])
+    given["dtype" if version >= (0, 41) else "torch_dtype"] = dtype or torch.float32
+    with _hushed():
+        try:
+            return getattr(diffusers, kind).from_pretrained(
+                str(folder), use_safetensors=True, local_files_only=True, **given
+            )
+        except ImportError as error:
+            raise SpecError(
+                f"diffusers:{name}: {kind} wants a package that is not there ({_line(error)}); "
+                "pip install 'ld3[diffusers]'"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise ModelError(f"diffusers:{name}: cannot be loaded ({_line(error)})") from None
+
+
+def _diffusers() -> Any:
+    try:
+        return import_module("diffusers")
+    except ImportError:
+        raise SpecError(
+            "model: a pipeline wants the package diffusers; pip install 'ld3[diffusers]'"
+        ) from None
+
+
+def _fetched(diffusers: Any, name: str) -> Path:
+    """The folder of a hub id, downloaded if need be and if there is a network."""
+    found = HUB_ID.fullmatch(name)
+    if found is None or name.startswith("."):
+        raise ModelError(
+            f"diffusers:{name}: no such folder; wanted a folder with model_index.json, or a hub id "
+            "such as owner/name"
+        )
+    with _hushed():
+        try:
+            return Path(
+                diffusers.DiffusionPipeline.download(
+                    found["repo"],
+                    revision=found["revision"],
+                    use_safetensors=True,
+                    trust_remote_code=False,
+                )
+            )
+        except Exception as error:  # the hub has many, of several packages
+            raise ModelError(
+                f"diffusers:{name}: got neither a folder nor a pipeline in the cache of the hub, "
+                f"and it cannot be fetched ({type(error).__name__}): no network, HF_HUB_OFFLINE, "
+                "no such name or no access; download it elsewhere and give the folder"
+            ) from None
+
+
+def _index(folder: Path, name: str) -> Mapping[str, Any]:
+    """model_index.json, if it names nothing but known classes and the weights are no pickles."""
+    if folder.is_file():
+        raise ModelError(
+            f"diffusers:{name}: got a file, wanted a folder with model_index.json; "
+            "single checkpoints are turned into one by diffusers' from_single_file and "
+            "save_pretrained"
+        )
+    try:
+        index: dict[str, Any] = read_json(folder / "model_index.json")
+    except Ld3Error as error:
+        raise ModelError(f"diffusers:{name}: wanted a folder of a pipeline; {error}") from None
+    index = index if isinstance(index, dict) else {}
+    kind = index.get("_class_name")
+    if not isinstance(kind, str):
+        raise ModelError(
+            f"diffusers:{name}: got the pipeline {kind!r}, wanted the name of one of diffusers' "
+            "own; code in a folder is never run"
+        )
+    if kind not in FAMILIES:
+        raise unknown("pipeline", kind, FAMILIES)
+    for part, value in index.items():
+        if part.startswith("_") or part in UNUSED or not isinstance(value, list):
+            continue
+        library = value[0] if value else None
+        if library not in (None, *LIBRARIES):
+            raise ModelError(
+                f"diffusers:{name}: got a {part} from {library!r}, wanted one of "
+                f"{' or '.join(LIBRARIES)}; code in a folder is never run"
+            )
+        files = {file.suffix for file in (folder / part).glob("*") if file.is_file()}
+        if files & PICKLES and ".safetensors" not in files:
+            raise ModelError(
+                f"diffusers:{name}: got pickled weights of {part}, wanted safetensors; pickles can "
+                "run code and are never opened: save the pipeline again with "
+                "safe_serialization=True"
+            )
+    return index
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """Without the chatter of both packages; bars only on a terminal."""
+    talkers = []
+    for name in LIBRARIES:
+        with suppress(ImportError):
+            talkers.append(import_module(f"{name}.utils.logging"))
+    levels = [talker.get_verbosity() for talker in talkers]
+    bars = [] if sys.stderr.isatty() else talkers
+    try:
+        for talker in talkers:
+            talker.set_verbosity_error()
+        for bar in bars:
+            bar.disable_progress_bar()
+        yield
+    finally:
+        for bar in bars:
+            bar.enable_progress_bar()
+        for talker, level in zip(talkers, levels, strict=True):
+            talker.set_verbosity(level)
+
+
+def _line(error: BaseException) -> str:
+    """The first line of a message, and the second where the first leads to it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return " ".join(lines[:2] if lines[0].endswith(":") else lines[:1])[:300]
