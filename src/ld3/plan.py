@@ -139,12 +139,50 @@ class Plan(_Part):
         times, net_times = grid.times.tolist(), grid.net_times.tolist()
         return self._with(Member(nfe=nfe, times=times, net_times=net_times))
 
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of evaluations it was learned for."""
+        known = {self.nfe, *(member.nfe for member in self.members)}
+        if self.family is not None:
+            each = self.make_solver().nfe(1)
+            known |= set(range(self.family.low, self.family.high + 1, each))
+        return sorted(known)
+
+    def interpolated(self, nfe: int) -> "Plan":
+        """A guess for a number of evaluations it was not learned for, from its own times.
+
+        lam = log(alpha/sigma) and the shift of lam that the network is told are interpolated
+        linearly in i/N. Corrections belong to one number of evaluations and are left out.
+        """
+        each = self.make_solver().nfe(1)
+        if nfe < each or nfe % each or nfe > MAX_STEPS:
+            raise PlanError(
+                f"nfe: got {nfe}, wanted a multiple of {each} from {each} to {MAX_STEPS} for "
+                f"{self.solver.name}"
+            )
+        schedule = self.noise_schedule
+        lam, told = schedule.lam(self.grid.times), schedule.lam(self.grid.net_times)
+        ends = (schedule.t_min, schedule.t_max)
+        at = torch.linspace(0, len(lam) - 1, nfe // each + 1, dtype=torch.float64, device="cpu")
+        left = at.long().clamp(max=len(lam) - 2)
+        lam, shift = (torch.lerp(v[left], v[left + 1], at - left) for v in (lam, told - lam))
+        times = schedule.time_at(lam).clamp(*ends)
+        times[0], times[-1] = self.times[0], self.times[-1]
+        net_times = schedule.time_at(lam + shift).clamp(*ends)
+        return self._with(Member(nfe=nfe, times=times.tolist(), net_times=net_times.tolist()))
+
     def _with(self, member: Member) -> "Plan":
         return self.model_copy(update={**dict(member), "members": [], "family": None})
 
     @property
     def grid(self) -> TimeGrid:
         return TimeGrid.of(self.times, self.net_times)
+
+    @property
+    def state_times(self) -> torch.Tensor:
+        """The solver's time of every state of its table, (nfe + 1,)."""
+        each = self.make_solver().nfe(1)
+        return self.grid.times.repeat_interleave(each)[each - 1 :]
 
     @property
     def tuned(self) -> Tuned:

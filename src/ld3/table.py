@@ -20,6 +20,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ld3.errors import PlanError
 from ld3.grids import Knots, TimeGrid
 from ld3.predictions import Prediction, to_x0
 from ld3.sampling import integrate
@@ -82,6 +83,25 @@ class Table:
         own = rest[:, begin:].clone()
         own[1:, 0] += rest[1:, :begin].sum(1)
         return Table(torch.cat([share, own], 1), self.net_times[begin:])
+
+    def increments(self) -> tuple[list[float], list[list[float]]]:
+        """r and w of X_{n+1} = r_n X_n + sum_{j <= n} w_nj o_j: for tools that touch the state.
+
+        A run that begins at X_b gives the weights of the missing outputs to o_b: the same as the
+        increments of `tail(b)`.
+        """
+        rows = self.weights.detach()
+        ratios, weights = [], []
+        for n in range(self.nfe):
+            r = rows[n + 1, 0] / rows[n, 0]
+            if not bool(torch.isfinite(r)):
+                raise PlanError(
+                    f"table: got no weight on the noise in row {n}, wanted one in each; the plan's "
+                    "corrections cannot be run step by step"
+                )
+            ratios.append(r.item())
+            weights.append((rows[n + 1, 1 : n + 2] - r * rows[n, 1 : n + 2]).tolist())
+        return ratios, weights
 
     @cached_property
     def _program(self) -> list[tuple[Tensor, float, float, list[tuple[int, float]]]]:
