@@ -30,7 +30,7 @@ from torch import Tensor
 from ld3.errors import PlanError
 from ld3.plan import Plan
 from ld3.predictions import Prediction, to_x0
-from ld3.schedules import EDM, Discrete, Flow, Schedule
+from ld3.schedules import EDM, Discrete, Flow, Schedule, in_network_units
 from ld3.table import compile_table
 
 PREDICTION_TYPES: dict[str, Prediction] = {
@@ -257,7 +257,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         """Times in the units that the network takes."""
         if self.config["sigma_data"] is not None:
             return 0.25 * t.log()
-        return network_times(self._schedule, t)
+        return in_network_units(self._schedule, t)
 
     def _heard(self, told: Tensor) -> Tensor:
         if self.config["sigma_data"] is not None:
@@ -265,13 +265,6 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         if isinstance(self._schedule, Discrete):
             return (told + 1) / self._schedule.steps
         return told / 1000 if isinstance(self._schedule, Flow) else told
-
-
-def network_times(schedule: Schedule, t: Tensor) -> Tensor:
-    """Times in the units that diffusers' networks take: the step, 1000 t on flows, else t."""
-    if isinstance(schedule, Discrete):
-        return schedule.index(t)
-    return 1000 * t if isinstance(schedule, Flow) else t
 
 
 def check_config(config: Mapping[str, Any], plan: Plan) -> None:
@@ -295,7 +288,8 @@ def check_config(config: Mapping[str, Any], plan: Plan) -> None:
             )
         return  # its prediction_type says how diffusers preconditions, not what we read
     told = config.get("prediction_type", "flow_prediction" if flow else "epsilon")
-    if PREDICTION_TYPES.get(str(told)) != plan.model.prediction:
+    read = PREDICTION_TYPES.get(str(told))
+    if read != plan.model.prediction and not (flow and plan.model.prediction.endswith("flow")):
         raise _other(name, f"prediction_type {told!r}", f"{plan.model.prediction!r}")
 
 
