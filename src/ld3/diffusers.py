@@ -3,8 +3,8 @@
     pipe.scheduler = LD3Scheduler.from_plan(Plan.load("plan.json"))
     image = pipe(num_inference_steps=plan.nfe).images[0]
 
-The scheduler runs the plan's compiled table, step by step. With m_j = a_j X_j + b_j o_j the data
-estimate behind the network's output o_j,
+The scheduler runs the plan's compiled table, step by step. With m_j = a_j X_j + b_j o_j what the
+network's output o_j says of x0 or, for methods that work on the noise, of the noise,
 
     X_{n+1} = r_n X_n + sum_{j <= n} w_nj m_j
 
@@ -29,9 +29,9 @@ from torch import Tensor
 
 from ld3.errors import PlanError
 from ld3.plan import Plan
-from ld3.predictions import Prediction, to_x0
+from ld3.predictions import Prediction, from_x0, to_x0
 from ld3.schedules import EDM, Discrete, Flow, Schedule, in_network_units
-from ld3.table import compile_table
+from ld3.table import Increments
 
 PREDICTION_TYPES: dict[str, Prediction] = {
     "epsilon": "eps",
@@ -103,14 +103,12 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             made = [
                 plan if isinstance(plan, Plan) else Plan.checked(plan, "plans") for plan in plans
             ]
-            if "LD3" not in str(config.get("_class_name")):
+            if not config.get("plans"):
                 for plan in made:
                     check_config(config, plan)
             kwargs["plans"] = [plan.model_dump(mode="json") for plan in made]
         # what another scheduler left at its own default must not fall back to ours
         whole = {key: value for key, value in config.items() if key != "_use_default_values"}
-        if not str(whole.get("_class_name")).startswith(("EDM", "LD3")):
-            whole.pop("sigma_data", None)
         return super().from_config(whole, return_unused_kwargs=return_unused_kwargs, **kwargs)
 
     def __len__(self) -> int:
@@ -139,12 +137,12 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             raise PlanError("set_timesteps: got no number of steps, wanted num_inference_steps")
         count = len(given) if num_inference_steps is None else num_inference_steps  # type: ignore[arg-type]
         plan = self._plan(count)
-        table = compile_table(plan.make_solver(), plan.knots(), "x0", plan.tuned.corrections)
-        self._ratios, self._weights = table.increments()
-        self._scales, self._reads = self._network_side(table.net_times)
+        run = plan.increments()
+        self._ratios, self._weights = run.ratios, run.weights
+        self._scales, self._reads = self._network_side(run)
         self._times = plan.state_times
         self.num_inference_steps = count
-        self.timesteps = self._told(table.net_times).to(device=device, dtype=torch.float32)
+        self.timesteps = self._told(run.net_times).to(device=device, dtype=torch.float32)
         self.sigmas = _level(self._schedule, self._times).to(device=device, dtype=torch.float32)
         self.set_begin_index(0)
 
@@ -240,18 +238,25 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         )
         return guess
 
-    def _network_side(self, told: Tensor) -> tuple[list[float] | None, list[tuple[float, float]]]:
+    def _network_side(
+        self, run: Increments
+    ) -> tuple[list[float] | None, list[tuple[float, float]]]:
         """What the state is multiplied by for the network, and m = a x + b out, per evaluation."""
-        data = self.config["sigma_data"]
-        if data is not None:
-            norm = (told**2 + data**2).sqrt()
-            skip, out = data**2 / norm**2, told * data / norm
-            return (1 / norm).tolist(), list(zip(skip.tolist(), out.tolist(), strict=True))
+        told, data = run.net_times, self.config["sigma_data"]
         alpha, sigma = (f(told).exp() for f in (self._schedule.log_alpha, self._schedule.log_sigma))
         one, zero = torch.ones_like(told), torch.zeros_like(told)
-        on_x = to_x0(self._prediction, zero, one, alpha, sigma)
-        on_out = to_x0(self._prediction, one, zero, alpha, sigma)
-        return None, list(zip(on_x.tolist(), on_out.tolist(), strict=True))
+        if data is None:
+            scales = None
+            x0 = [
+                to_x0(self._prediction, *pair, alpha, sigma) for pair in ((zero, one), (one, zero))
+            ]
+        else:
+            norm = (told**2 + data**2).sqrt()
+            scales = (1 / norm).tolist()
+            x0 = [data**2 / norm**2, told * data / norm]
+        on_x = from_x0(run.form, x0[0], one, alpha, sigma)
+        on_out = from_x0(run.form, x0[1], zero, alpha, sigma)
+        return scales, list(zip(on_x.tolist(), on_out.tolist(), strict=True))
 
     def _told(self, t: Tensor) -> Tensor:
         """Times in the units that the network takes."""
@@ -269,10 +274,13 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
 
 def check_config(config: Mapping[str, Any], plan: Plan) -> None:
     """Refuse a stock scheduler's config that describes another model than the plan's."""
-    name = str(config.get("_class_name", "scheduler"))
+    name = str(config.get("_class_name", "a scheduler"))
     schedule = plan.noise_schedule
-    flow = "Flow" in name or bool(config.get("use_flow_sigmas"))
-    kind = "rectified flow" if flow else "EDM" if name.startswith("EDM") else "discrete"
+    tables = "beta_schedule" in config or "trained_betas" in config
+    flow = bool(config.get("use_flow_sigmas")) or ("shift" in config and not tables)
+    kind = "rectified flow" if flow else "discrete" if tables else "EDM"
+    if kind == "EDM" and "sigma_data" not in config:
+        raise _other(name, "a noise schedule that is neither betas, flow nor EDM", "one of these")
     wanted = {Flow: "rectified flow", EDM: "EDM", Discrete: "discrete"}.get(
         type(schedule), type(schedule).__name__
     )

@@ -18,10 +18,10 @@ from ld3.errors import Ld3Error, PlanError
 from ld3.grids import Knots, TimeGrid, knots
 from ld3.models import Model
 from ld3.predictions import Prediction
-from ld3.schedules import Schedule, schedule_from_json, schedule_to_json
+from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
 from ld3.solvers import Solver, make_solver
 from ld3.store import read_json, write_json
-from ld3.table import Table, Tuned, compile_table
+from ld3.table import Increments, Table, Tuned, compile_table
 
 MAX_STEPS = 1000
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -209,6 +209,15 @@ class Plan(_Part):
         return compile_table(
             self.make_solver(), self.knots(), self.model.prediction, self.tuned.corrections
         )
+
+    def increments(self) -> Increments:
+        """The plan step by step, in the form that loses the fewest digits: x0 for methods that
+        extrapolate x0, else the velocity on flows and the noise on all others."""
+        schedule, solver = self.noise_schedule, self.make_solver()
+        table = compile_table(solver, self.knots(), "x0", self.tuned.corrections)
+        if solver.form == "x0":
+            return table.increments("x0", schedule)
+        return table.increments("flow" if isinstance(schedule, Flow) else "eps", schedule)
 
     @staticmethod
     def rows(tuned: Tuned) -> list[list[float]] | None:

@@ -84,13 +84,9 @@ class Table:
         own[1:, 0] += rest[1:, :begin].sum(1)
         return Table(torch.cat([share, own], 1), self.net_times[begin:])
 
-    def increments(self) -> tuple[list[float], list[list[float]]]:
-        """r and w of X_{n+1} = r_n X_n + sum_{j <= n} w_nj o_j: for tools that touch the state.
-
-        A run that begins at X_b gives the weights of the missing outputs to o_b: the same as the
-        increments of `tail(b)`.
-        """
-        rows = self.weights.detach()
+    def increments(self, form: Prediction, schedule: Schedule) -> "Increments":
+        """Of an x0 form, step by step: for tools that own the state between evaluations."""
+        rows = self.in_outputs(form, schedule).weights.detach()
         ratios, weights = [], []
         for n in range(self.nfe):
             r = rows[n + 1, 0] / rows[n, 0]
@@ -101,7 +97,7 @@ class Table:
                 )
             ratios.append(r.item())
             weights.append((rows[n + 1, 1 : n + 2] - r * rows[n, 1 : n + 2]).tolist())
-        return ratios, weights
+        return Increments(form, ratios, weights, self.net_times)
 
     @cached_property
     def _program(self) -> list[tuple[Tensor, float, float, list[tuple[int, float]]]]:
@@ -122,6 +118,21 @@ class Table:
             terms = enumerate((step if shorter else direct).tolist())
             program.append((t, start, state, [(j, weight) for j, weight in terms if weight != 0]))
         return program
+
+
+@dataclass(frozen=True)
+class Increments:
+    """X_{n+1} = ratios[n] X_n + sum_{j <= n} weights[n][j] a_j, with a_j what the network says of
+    `form`: x0, the noise eps or the flow velocity.
+
+    These three do not change along the exact path of one x0 and one noise, so that a run may begin
+    at any X_b: the weights of what was not asked go to a_b.
+    """
+
+    form: Prediction
+    ratios: list[float]
+    weights: list[list[float]]
+    net_times: Tensor  # (M,)
 
 
 @dataclass(frozen=True)

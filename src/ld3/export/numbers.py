@@ -14,10 +14,8 @@ from torch import Tensor
 
 from ld3.errors import PlanError
 from ld3.plan import Plan
+from ld3.predictions import from_x0
 from ld3.schedules import EDM, Flow, in_network_units
-from ld3.table import compile_table
-
-NOISE_METHODS = ("euler", "heun", "ipndm", "deis")  # work on eps; all others on x0
 
 
 def members(plans: Sequence[Plan]) -> list[Plan]:
@@ -54,27 +52,31 @@ def level(plan: Plan, t: Tensor) -> Tensor:
 def record(plan: Plan, start: float = 1.0, end: float = 1.0) -> dict[str, Any]:
     """The plan as `files/ld3_sampler.py` runs it; `start` and `end` are factors of the tool."""
     schedule = plan.noise_schedule
-    table = compile_table(plan.make_solver(), plan.knots(), "x0", plan.tuned.corrections)
-    ratios, weights = table.increments()
+    run = plan.increments()
+    told = run.net_times
     kind = "flow" if isinstance(schedule, Flow) else "ve" if isinstance(schedule, EDM) else "vp"
 
     def alpha(t: Tensor) -> list[float]:
         return (schedule.log_alpha(t).exp() if kind == "vp" else torch.ones_like(t)).tolist()
 
+    net = (schedule.log_alpha(told).exp(), schedule.log_sigma(told).exp())
+    one, zero = torch.ones_like(told), torch.zeros_like(told)
     return {
         "kind": kind,
         "solver": solver_name(plan),
-        "form": "eps" if plan.solver.name in NOISE_METHODS else "x0",
+        "form": plan.make_solver().form,
         "nfe": plan.nfe,
         "per_step": plan.make_solver().nfe(1),
         "sigmas": level(plan, plan.grid.times).tolist(),
-        "told": level(plan, table.net_times).tolist(),
+        "told": level(plan, told).tolist(),
         "told_steps": level(plan, plan.grid.net_times[:-1]).tolist(),
-        "timesteps": in_network_units(schedule, table.net_times).tolist(),
+        "timesteps": in_network_units(schedule, told).tolist(),
         "alphas": alpha(plan.grid.times),
-        "told_alphas": alpha(table.net_times),
-        "ratios": ratios,
-        "weights": weights,
+        "told_alphas": alpha(told),
+        "on_state": from_x0(run.form, zero, one, *net).tolist(),
+        "on_x0": from_x0(run.form, one, zero, *net).tolist(),
+        "ratios": run.ratios,
+        "weights": run.weights,
         "start": start,
         "end": end,
     }

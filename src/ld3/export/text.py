@@ -50,4 +50,6 @@ def lines(plan: Plan) -> Iterator[str]:
     yield f"sigmas     {', '.join(fixed(level(plan, plan.grid.times)))}"
     yield f"timesteps  {', '.join(fixed(record(plan)['timesteps']))}"
     if decoupled(plan) or plan.corrections is not None:
-        yield json.dumps({key: record(plan)[key] for key in ("told", "ratios", "weights")})
+        yield json.dumps(
+            {key: record(plan)[key] for key in ("told", "on_state", "on_x0", "ratios", "weights")}
+        )

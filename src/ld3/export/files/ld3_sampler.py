@@ -5,7 +5,8 @@ Needs torch alone and runs on Python 3.10. A plan is a dict of numbers:
     sigmas       (N+1) noise levels of the solver, falling
     told         (M)   noise levels at which the network is asked, in order
     alphas       (N+1) and told_alphas (M): what these levels multiply x by to get the state X
-    ratios       (M)   and weights: X_{n+1} = ratios[n] X_n + sum_j weights[n][j] x0_j
+    on_state     (M)   and on_x0 (M): a_n = on_state[n] X_n + on_x0[n] x0_n
+    ratios       (M)   and weights: X_{n+1} = ratios[n] X_n + sum_{j <= n} weights[n][j] a_j
     per_step     network evaluations a step, M = per_step N
     start, end   factors between the tool's x and X, at the first level and for the sample
 """
@@ -92,13 +93,12 @@ def sample_ld3(plans, model, x, sigmas, extra_args=None, callback=None, disable=
     answers = []
     for n in range(begin, len(plan["told"])):
         shown = state / plan["told_alphas"][n]
-        answers.append(model(shown, plan["told"][n] * ones, **extra_args))
+        denoised = model(shown, plan["told"][n] * ones, **extra_args)
+        answers.append(plan["on_state"][n] * state + plan["on_x0"][n] * denoised)
         if callback is not None:
             i = (n - begin) // plan["per_step"]
             level = sigmas[i]
-            callback(
-                {"x": shown, "i": i, "sigma": level, "sigma_hat": level, "denoised": answers[-1]}
-            )
+            callback({"x": shown, "i": i, "sigma": level, "sigma_hat": level, "denoised": denoised})
         row = plan["weights"][n]
         weights = [sum(row[: begin + 1]), *row[begin + 1 :]]
         state = plan["ratios"][n] * state
