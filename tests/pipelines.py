@@ -356,7 +356,6 @@ CALLS: dict[str, dict[str, Any]] = {
         "width": 32,
         "use_resolution_binning": False,
         "max_sequence_length": LENGTH,
-        "complex_human_instruction": None,
     },
     "wan": {
         "prompt": list(PROMPTS[:2]),
