@@ -35,7 +35,11 @@ def environment(version: str, cache: Path) -> Path:
     wanted = "diffusers" if version == "newest" else f"diffusers=={version}"
     words = ["install", "--quiet", "--upgrade", "--target", str(folder), "--constraint"]
     words += [str(cache / "constraints.txt"), wanted, "transformers"]
-    subprocess.run([sys.executable, "-m", "pip", *words], check=True)
+    made = subprocess.run(
+        [sys.executable, "-m", "pip", *words], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        sys.exit(f"pip could not install {wanted}: {made.stderr[-2000:]}")
     return folder
 
 
