@@ -142,8 +142,8 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         self._scales, self._reads = self._network_side(run)
         self._times = plan.state_times
         self.num_inference_steps = count
-        self.timesteps = self._told(run.net_times).to(device=device, dtype=torch.float32)
-        self.sigmas = _level(self._schedule, self._times).to(device=device, dtype=torch.float32)
+        self.timesteps = self._told(run.net_times).float().to(device)
+        self.sigmas = _level(self._schedule, self._times).float().to(device)
         self.set_begin_index(0)
 
     def set_begin_index(self, begin_index: int = 0) -> None:
@@ -202,7 +202,8 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         if self.step_index < len(own):  # two evaluations may be told the same time
             here = torch.tensor(self.step_index)
             index = torch.where((told - own[here]).abs() <= near.values, here, index)
-        t = torch.where(near.values < 1e-3, self._times[index], self._heard(told))
+        same = near.values <= 1e-6 * (1 + told.abs())  # float32 apart
+        t = torch.where(same, self._times[index], self._heard(told))
         shape = (-1, *[1] * (original_samples.ndim - 1))
         alpha, sigma = (
             value.exp().view(shape).to(original_samples.device, original_samples.dtype)
