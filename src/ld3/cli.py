@@ -282,7 +282,7 @@ def export(
     from ld3.export import Wish, export_plans
     from ld3.plan import Plan
 
-    pictures = [path.parent / file for path in paths for file in ("samples.png", "times.png")]
+    pictures = [path.parent / "samples.png" for path in paths]
     wish = Wish(name, base_model, licence, tuple(file for file in pictures if file.is_file()))
     made = export_plans(target, [Plan.load(path) for path in paths], out, wish)
     for note in made.notes:

@@ -9,6 +9,7 @@ report/          pictures and scores
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ld3.errors import SpecError
 from ld3.export import a1111, comfyui, diffusers, kdiffusion, text
 from ld3.export.numbers import clean, decoupled, fixed, level, solver_name, title
 from ld3.export.target import Exported, Wish
+from ld3.pictures import draw_grids
 from ld3.plan import Plan
 from ld3.store import read_bytes, write_bytes, write_json
 
@@ -51,6 +53,10 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     files.append(out / "report" / "metrics.json")
     write_json(files[-1], {str(plan.nfe): plan.scores for plan in plans})
     pictures = []
+    with suppress(SpecError):  # drawn where there is matplotlib
+        grids = {f"{plan.nfe} evaluations": plan.grid for plan in plans}
+        draw_grids(out / "report" / "times.png", plans[0].noise_schedule, grids)
+        pictures.append(out / "report" / "times.png")
     for number, picture in enumerate(wish.pictures):
         pictures.append(out / "report" / f"{number}-{picture.name}")
         write_bytes(pictures[-1], read_bytes(picture))
@@ -71,9 +77,11 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     write_bytes(files[-1], card(plans, wish, data.to_yaml(), pictures, out).encode())
     if wish.base_model is None:
         notes.append("hub: the card names no base model; give it with --base-model owner/name")
-    if not pictures:
-        notes.append("hub: the card has no pictures; export the plan.json that `ld3 learn` left"
-                     " beside its pictures")  # fmt: skip
+    if not wish.pictures:
+        notes.append(
+            "hub: the card has no pictures of samples; export the plan.json that `ld3 learn` left "
+            "beside its pictures"
+        )
     return Exported([*files, *pictures], notes)
 
 

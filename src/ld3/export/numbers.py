@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ld3.errors import PlanError
+from ld3.export.check import Spy
 from ld3.plan import Plan
 from ld3.predictions import from_x0
 from ld3.schedules import EDM, Flow, in_network_units
@@ -121,23 +122,31 @@ def _zeros(value: float) -> int:
 
 def clean(name: str) -> str:
     """A name that can stand in any file: words of plain letters, at most 60."""
-    kept = re.sub(r"[^A-Za-z0-9 .,+-]+", " ", name)
+    kept = re.sub(r"[^A-Za-z0-9 .:+-]+", " ", name)
     return " ".join(kept.split())[:60].strip() or "plan"
 
 
 def slug(name: str) -> str:
     """A name for folders and node ids: letters, digits and _."""
-    return re.sub(r"[^a-z0-9]+", "_", clean(name).lower()).strip("_")[:40] or "plan"
+    return re.sub(r"[^a-z0-9]+", "_", clean(name).lower())[:40].strip("_") or "plan"
 
 
 def title(plans: Sequence[Plan], name: str | None) -> str:
-    """What the export is called: as asked, or model and solver."""
-    return clean(name if name is not None else f"{plans[0].model.name} {solver_name(plans[0])}")
+    """What the export is called: as asked, or the last part of the model's name and the solver."""
+    if name is not None:
+        return clean(name)
+    last = re.split(r"[:/]", plans[0].model.name)[-1]
+    return clean(f"{last} {solver_name(plans[0])}")
 
 
 def cannot(plan: Plan, tool: str) -> Iterator[str]:
-    """What the sigmas alone leave behind in a tool, one line each."""
-    if plan.corrections is not None:
-        yield f"{tool}: sigmas alone cannot hold the plan's learned coefficients"
-    if decoupled(plan):
-        yield f"{tool}: sigmas alone cannot hold the plan's network times"
+    """What the sigmas alone leave behind in a tool, and what that costs, in one line."""
+    lost = ["learned coefficients"] if plan.corrections is not None else []
+    lost += ["network times"] if decoupled(plan) else []
+    if lost:
+        plain = plan.model_copy(update={"corrections": None, "net_times": plan.times})
+        apart = Spy.of(plan).loss(Spy.of(plain).ours())
+        yield (
+            f"{tool}: sigmas alone cannot hold the plan's {' and '.join(lost)}; on a test problem "
+            f"the same solver without them ends {apart:.1%} of the sample's size away"
+        )
