@@ -1,11 +1,11 @@
 # make demo · make test: all a new user needs. Both set themselves up in .venv and are quick the
-# second time. Others: lint, types, docs, bench, results (hours), clean.
+# second time. Others: lint, types, docs, bench, matrix (diffusers versions), results (hours), clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types docs bench results clean
+.PHONY: demo test lint types docs bench matrix results clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/fashion.py --out demo
@@ -28,6 +28,9 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/learning.py
+
+matrix: $(VENV)/.dev
+	$(BIN)/python experiments/diffusers_matrix.py
 
 results: $(VENV)/.dev
 	$(BIN)/python experiments/tables.py

@@ -291,12 +291,21 @@ def sample(
 @cli.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the times to this file.")
-def show(path: Path, picture: Path | None) -> None:
+@click.option("--as", "tool", help="The lines to paste into diffusers, comfyui, a1111, ...")
+@click.option("--nfe", type=int, help="Evaluations, for a plan that was learned for a range.")
+def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) -> None:
     """Print a plan, and draw its times beside the known grids."""
     from ld3.plan import Plan
     from ld3.show import draw_plan, plan_lines
 
     plan = Plan.load(path)
+    plan = plan if nfe is None else plan.at(nfe)
+    if tool is not None:
+        from ld3.export import paste_lines
+
+        for line in paste_lines(tool, plan):
+            click.echo(line)
+        return
     for line in plan_lines(plan):
         click.echo(line)
     if picture is not None:
@@ -363,6 +372,36 @@ def report(folder: Path) -> None:
 
     file = folder if folder.suffix == ".json" else folder / "compare.json"
     click.echo(str(write_report(Comparison.load(file), file.parent)))
+
+
+@cli.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--to", "target", required=True, help="diffusers, comfyui, a1111, kdiffusion, text, hub"
+)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("exported"), show_default=True)
+@click.option("--name", help="What it is called in the tool; by default model and solver.")
+@click.option("--base-model", help="For the hub: the model's address, owner/name.")
+@click.option("--licence", default="apache-2.0", show_default=True, help="For the hub.")
+def export(
+    paths: tuple[Path, ...],
+    target: str,
+    out: Path,
+    name: str | None,
+    base_model: str | None,
+    licence: str,
+) -> None:
+    """Write plans of one model for another tool, and check what was written."""
+    from ld3.export import Wish, export_plans
+    from ld3.plan import Plan
+
+    pictures = [path.parent / "samples.png" for path in paths]
+    wish = Wish(name, base_model, licence, tuple(file for file in pictures if file.is_file()))
+    made = export_plans(target, [Plan.load(path) for path in paths], out, wish)
+    for note in made.notes:
+        click.echo(note)
+    for file in made.files:
+        click.echo(f"wrote  {file}")
 
 
 class Bar:

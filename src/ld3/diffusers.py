@@ -3,86 +3,163 @@
     pipe.scheduler = LD3Scheduler.from_plan(Plan.load("plan.json"))
     image = pipe(num_inference_steps=plan.nfe).images[0]
 
-The scheduler runs the plan's compiled table. It keeps the noise x_T and the network's outputs
-o_0 .. o_n of the run and gives back
+The scheduler runs the plan's compiled table, step by step. With m_j = a_j X_j + b_j o_j what the
+network's output o_j says of x0 or, for methods that work on the noise, of the noise,
 
-    X_{n+1} = V[n+1, 0] x_T + sum_{j <= n} V[n+1, 1+j] o_j
+    X_{n+1} = r_n X_n + sum_{j <= n} w_nj m_j
 
-so that one short `step` serves all methods. The network is told the plan's network times, fractions
-included, in the units diffusers uses: the step index for discrete schedules, 1000 t for flows.
+so that one short `step` serves all methods, and a pipeline may change X_n between steps, to inpaint
+or in a callback: the step goes on from the state it is given. The network is told the plan's
+network times, fractions included, in the units diffusers uses: the step index for discrete
+schedules, 1000 t for flows, log(sigma)/4 for EDM networks that diffusers preconditions.
 """
 
-from typing import Any
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from diffusers.configuration_utils import ConfigMixin, register_to_config
-from diffusers.schedulers.scheduling_utils import SchedulerMixin, SchedulerOutput
+from diffusers.schedulers.scheduling_utils import (
+    KarrasDiffusionSchedulers,
+    SchedulerMixin,
+    SchedulerOutput,
+)
 from torch import Tensor
 
 from ld3.errors import PlanError
 from ld3.plan import Plan
-from ld3.schedules import Discrete, Flow, Schedule
-from ld3.table import compile_table
+from ld3.predictions import Prediction, from_x0, to_x0
+from ld3.schedules import EDM, Discrete, Flow, Schedule, in_network_units
+from ld3.table import Increments
+
+PREDICTION_TYPES: dict[str, Prediction] = {
+    "epsilon": "eps",
+    "sample": "x0",
+    "v_prediction": "v",
+    "flow_prediction": "flow",
+}
 
 
 class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
-    """Samples by plans. `plans` holds the contents of plan.json files, one an NFE or a family."""
+    """Samples by plans. `plans` holds the contents of plan.json files, one an NFE or a family.
+
+    `sigma_data` is for EDM networks in diffusers' way: these are given c_in x and log(sigma)/4, and
+    their output becomes c_skip x + c_out out.
+    """
 
     order = 1
-    _compatibles: list[str] = []  # noqa: RUF012  # diffusers reads it from the class
+    _compatibles = [  # noqa: RUF012  # diffusers reads it from the class
+        *(kind.name for kind in KarrasDiffusionSchedulers),
+        "EDMDPMSolverMultistepScheduler",
+        "FlowMatchEulerDiscreteScheduler",
+    ]
 
     @register_to_config  # type: ignore[untyped-decorator]
     def __init__(
-        self, plans: list[dict[str, Any]] | None = None, num_train_timesteps: int = 1000
+        self,
+        plans: list[dict[str, Any]] | None = None,
+        num_train_timesteps: int = 1000,
+        sigma_data: float | None = None,
     ) -> None:
         if not plans:
             raise PlanError("LD3Scheduler: got no plan, wanted one; use LD3Scheduler.from_plan")
         self._plans = [Plan.checked(content, "scheduler config") for content in plans]
+        _check_alike(self._plans)
         self._schedule = self._plans[0].noise_schedule
-        if any(plan.schedule != self._plans[0].schedule for plan in self._plans):
-            raise PlanError("LD3Scheduler: got plans with different noise schedules, wanted one")
+        self._prediction = self._plans[0].model.prediction
+        if sigma_data is not None and not isinstance(self._schedule, EDM):
+            raise PlanError(
+                "LD3Scheduler: got sigma_data for a plan whose noise schedule is not EDM, wanted "
+                "none"
+            )
         self.init_noise_sigma = self._schedule.prior_std
         self.set_timesteps(self._plans[0].nfe)
 
     @classmethod
-    def from_plan(cls, *plans: Plan) -> "LD3Scheduler":
+    def from_plan(cls, *plans: Plan, sigma_data: float | None = None) -> "LD3Scheduler":
         """For one or several plans of a model; their numbers travel in scheduler_config.json."""
-        made: LD3Scheduler = cls(plans=[plan.model_dump(mode="json") for plan in plans])
-        return made
+        contents = [plan.model_dump(mode="json") for plan in plans]
+        return cast(LD3Scheduler, cls(plans=contents, sigma_data=sigma_data))
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Any = None,
+        return_unused_kwargs: bool = False,
+        plans: Sequence[Plan | dict[str, Any]] | None = None,
+        **kwargs: Any,  # diffusers' own signature
+    ) -> Any:
+        """From its own config, or in place of a stock scheduler: `from_config(stock.config,
+        plans=[plan])`. There the noise schedule and what the network predicts must be the plan's.
+        """
+        config = {} if config is None else config
+        if plans is None and not config.get("plans"):
+            raise PlanError(
+                "LD3Scheduler: got the config of another scheduler and no plan, wanted "
+                "LD3Scheduler.from_config(pipe.scheduler.config, plans=[plan])"
+            )
+        if plans is not None:
+            made = [
+                plan if isinstance(plan, Plan) else Plan.checked(plan, "plans") for plan in plans
+            ]
+            if not config.get("plans"):
+                for plan in made:
+                    check_config(config, plan)
+            kwargs["plans"] = [plan.model_dump(mode="json") for plan in made]
+        # what another scheduler left at its own default must not fall back to ours
+        whole = {key: value for key, value in config.items() if key != "_use_default_values"}
+        return super().from_config(whole, return_unused_kwargs=return_unused_kwargs, **kwargs)
 
     def __len__(self) -> int:
         return int(self.config["num_train_timesteps"])
+
+    @property
+    def step_index(self) -> int:
+        """The number of the next step."""
+        return self._begin + len(self._answers)
+
+    @property
+    def begin_index(self) -> int:
+        return self._begin
 
     def set_timesteps(
         self,
         num_inference_steps: int | None = None,
         device: torch.device | str | None = None,
-        timesteps: list[float] | None = None,
-        sigmas: list[float] | None = None,
-        **_: object,
+        timesteps: Sequence[float] | Tensor | None = None,
+        sigmas: Sequence[float] | Tensor | None = None,
+        mu: float | None = None,
     ) -> None:
         """Choose the plan for this number of evaluations; lists only say how many there are."""
         given = sigmas if sigmas is not None else timesteps
-        count = num_inference_steps if num_inference_steps is not None else len(given or ())
+        if num_inference_steps is None and given is None:
+            raise PlanError("set_timesteps: got no number of steps, wanted num_inference_steps")
+        count = len(given) if num_inference_steps is None else num_inference_steps  # type: ignore[arg-type]
         plan = self._plan(count)
-        solver, each = plan.make_solver(), plan.make_solver().nfe(1)
-        self._whole = compile_table(solver, plan.knots(), "x0", plan.tuned.corrections)
-        self._prediction = plan.model.prediction
-        self._times = plan.grid.times.repeat_interleave(each)[: count + 1]
+        run = plan.increments()
+        self._ratios, self._weights = run.ratios, run.weights
+        self._scales, self._reads = self._network_side(run)
+        self._times = plan.state_times
         self.num_inference_steps = count
-        told = _told(self._schedule, self._whole.net_times)
-        self.timesteps = told.to(device=device, dtype=torch.float32)
+        self.timesteps = self._told(run.net_times).float().to(device)
+        self.sigmas = _level(self._schedule, self._times).float().to(device)
         self.set_begin_index(0)
 
     def set_begin_index(self, begin_index: int = 0) -> None:
         """Start in the middle, for image to image."""
-        table = self._whole.tail(begin_index) if begin_index else self._whole
-        self._rows = table.in_outputs(self._prediction, self._schedule).weights.tolist()
-        self._index = 0
+        if not 0 <= begin_index < len(self._ratios):
+            raise PlanError(
+                f"set_begin_index: got {begin_index}, wanted 0 to {len(self._ratios) - 1}"
+            )
+        self._begin = begin_index
+        self._answers: list[Tensor] = []
 
     def scale_model_input(self, sample: Tensor, timestep: object = None) -> Tensor:
-        """The network is given the state as it is."""
-        return sample
+        """The network is given the state as it is, but for EDM networks with `sigma_data`."""
+        if self._scales is None:
+            return sample
+        return sample * self._scales[min(self.step_index, len(self._scales) - 1)]
 
     def step(
         self,
@@ -91,33 +168,27 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         sample: Tensor,
         generator: object = None,
         return_dict: bool = True,
-        **_: object,
     ) -> SchedulerOutput | tuple[Tensor]:
-        """The next state. Steps are counted, not looked up by time; the last leads to the first."""
-        if self._index == 0:
-            self._start = sample
-            self._outputs: list[Tensor] = []
-        self._outputs.append(model_output.to(sample.dtype))
-        self._index += 1
-        weights = self._rows[self._index]
-        state = weights[0] * self._start
-        for weight, output in zip(weights[1:], self._outputs, strict=False):
-            state = state + weight * output
-        self._index %= len(self._rows) - 1
+        """The next state, computed in float32 or better. Steps are counted, never looked up by
+        time; `timestep` and `generator` are there for the pipelines."""
+        n = self.step_index
+        if n == len(self._ratios):
+            raise PlanError(
+                f"step: got a call after the last of {n} steps, wanted set_timesteps before a new "
+                "run"
+            )
+        dtype = torch.promote_types(sample.dtype, torch.float32)
+        x = sample.to(dtype)
+        out = model_output[:, : sample.shape[1]].to(dtype)  # a learned variance is left out
+        on_x, on_out = self._reads[n]
+        self._answers.append(on_x * x + on_out * out)
+        missing = self._begin + 1
+        weights = (sum(self._weights[n][:missing]), *self._weights[n][missing:])
+        state = self._ratios[n] * x
+        for weight, answer in zip(weights, self._answers, strict=True):
+            state = state + weight * answer
+        state = state.to(sample.dtype)
         return SchedulerOutput(prev_sample=state) if return_dict else (state,)
-
-    def _plan(self, count: int) -> Plan:
-        for plan in self._plans:
-            if count == plan.nfe or any(member.nfe == count for member in plan.members):
-                return plan.at(count)
-        for plan in self._plans:
-            if plan.family is not None:
-                return plan.at(count)
-        known = ", ".join(str(plan.nfe) for plan in self._plans)
-        raise PlanError(
-            f"LD3Scheduler: got {count} steps, wanted {known}, for which there are plans; learn a "
-            "family with --nfe 4-10 for all"
-        )
 
     def add_noise(self, original_samples: Tensor, noise: Tensor, timesteps: Tensor) -> Tensor:
         """alpha x + sigma noise at these timesteps: what image to image starts from.
@@ -125,10 +196,14 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         At a timestep of the plan the state belongs to the solver's time, not to the network's.
         """
         told = timesteps.double().cpu().reshape(-1)
-        apart = (told[:, None] - self.timesteps.double().cpu()).abs()
-        near = apart.min(1)
-        own = self._times[near.indices]
-        t = torch.where(near.values < 1e-3, own, _from_told(self._schedule, told))
+        own = self.timesteps.double().cpu()
+        near = (told[:, None] - own).abs().min(1)
+        index = near.indices
+        if self.step_index < len(own):  # two evaluations may be told the same time
+            here = torch.tensor(self.step_index)
+            index = torch.where((told - own[here]).abs() <= near.values, here, index)
+        same = near.values <= 1e-6 * (1 + told.abs())  # float32 apart
+        t = torch.where(same, self._times[index], self._heard(told))
         shape = (-1, *[1] * (original_samples.ndim - 1))
         alpha, sigma = (
             value.exp().view(shape).to(original_samples.device, original_samples.dtype)
@@ -140,15 +215,143 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         """The name flow pipelines use."""
         return self.add_noise(sample, noise, timestep)
 
+    def _plan(self, count: int) -> Plan:
+        """The plan with this number of evaluations: learned, from a family, or a guess."""
+        for plan in self._plans:
+            if count == plan.nfe or any(member.nfe == count for member in plan.members):
+                return plan.at(count)
+        families = [plan for plan in self._plans if plan.family is not None]
+        if families and count in families[0].counts:
+            return families[0].at(count)
+        learned = [(plan, nfe) for plan in self._plans for nfe in plan.counts]
+        if families:
+            how = "taken from the family outside of its range"
+            guess = families[0].at(count)
+        else:
+            source, nfe = min(learned, key=lambda pair: (abs(pair[1] - count), -pair[1]))
+            guess = source.at(nfe).interpolated(count)
+            how = f"interpolated from the plan of {nfe}, without its corrections"
+        known = ", ".join(str(nfe) for _, nfe in learned)
+        warnings.warn(
+            f"LD3Scheduler: {count} evaluations were not learned (learned: {known}); the times "
+            f"are {how}. Expect less; learn a family with --nfe 4-10 for all",
+            stacklevel=3,
+        )
+        return guess
 
-def _told(schedule: Schedule, t: Tensor) -> Tensor:
-    """Times in the units that diffusers' networks take."""
-    if isinstance(schedule, Discrete):
-        return schedule.index(t)
-    return 1000 * t if isinstance(schedule, Flow) else t
+    def _network_side(
+        self, run: Increments
+    ) -> tuple[list[float] | None, list[tuple[float, float]]]:
+        """What the state is multiplied by for the network, and m = a x + b out, per evaluation."""
+        told, data = run.net_times, self.config["sigma_data"]
+        alpha, sigma = (f(told).exp() for f in (self._schedule.log_alpha, self._schedule.log_sigma))
+        one, zero = torch.ones_like(told), torch.zeros_like(told)
+        if data is None:
+            scales = None
+            x0 = [
+                to_x0(self._prediction, *pair, alpha, sigma) for pair in ((zero, one), (one, zero))
+            ]
+        else:
+            norm = (told**2 + data**2).sqrt()
+            scales = (1 / norm).tolist()
+            x0 = [data**2 / norm**2, told * data / norm]
+        on_x = from_x0(run.form, x0[0], one, alpha, sigma)
+        on_out = from_x0(run.form, x0[1], zero, alpha, sigma)
+        return scales, list(zip(on_x.tolist(), on_out.tolist(), strict=True))
+
+    def _told(self, t: Tensor) -> Tensor:
+        """Times in the units that the network takes."""
+        if self.config["sigma_data"] is not None:
+            return 0.25 * t.log()
+        return in_network_units(self._schedule, t)
+
+    def _heard(self, told: Tensor) -> Tensor:
+        if self.config["sigma_data"] is not None:
+            return torch.exp(4 * told)
+        if isinstance(self._schedule, Discrete):
+            return (told + 1) / self._schedule.steps
+        return told / 1000 if isinstance(self._schedule, Flow) else told
 
 
-def _from_told(schedule: Schedule, told: Tensor) -> Tensor:
-    if isinstance(schedule, Discrete):
-        return (told + 1) / schedule.steps
-    return told / 1000 if isinstance(schedule, Flow) else told
+def check_config(config: Mapping[str, Any], plan: Plan) -> None:
+    """Refuse a stock scheduler's config that describes another model than the plan's."""
+    name = str(config.get("_class_name", "a scheduler"))
+    schedule = plan.noise_schedule
+    tables = "beta_schedule" in config or "trained_betas" in config
+    flow = bool(config.get("use_flow_sigmas")) or ("shift" in config and not tables)
+    kind = "rectified flow" if flow else "discrete" if tables else "EDM"
+    if kind == "EDM" and "sigma_data" not in config:
+        raise _other(name, "a noise schedule that is neither betas, flow nor EDM", "one of these")
+    wanted = {Flow: "rectified flow", EDM: "EDM", Discrete: "discrete"}.get(
+        type(schedule), type(schedule).__name__
+    )
+    if kind != wanted:
+        raise _other(name, f"a {kind} noise schedule", wanted)
+    if kind == "discrete":
+        _check_table(config, name, cast(Discrete, schedule))
+    elif kind == "EDM":
+        ends = (config.get("sigma_min", 0.002), config.get("sigma_max", 80.0))
+        if ends != (schedule.t_min, schedule.t_max):
+            raise _other(
+                name, f"sigma {ends[0]} to {ends[1]}", f"{schedule.t_min} to {schedule.t_max}"
+            )
+        return  # its prediction_type says how diffusers preconditions, not what we read
+    told = config.get("prediction_type", "flow_prediction" if flow else "epsilon")
+    read = PREDICTION_TYPES.get(str(told))
+    if read != plan.model.prediction and not (flow and plan.model.prediction.endswith("flow")):
+        raise _other(name, f"prediction_type {told!r}", f"{plan.model.prediction!r}")
+
+
+def _check_table(config: Mapping[str, Any], name: str, schedule: Discrete) -> None:
+    """alphas_cumprod as a stock scheduler makes them, against the plan's."""
+    from diffusers import DDIMScheduler
+
+    make = cast(Any, DDIMScheduler)
+    if config.get("rescale_betas_zero_snr"):
+        raise _other(name, "rescale_betas_zero_snr", "none; pure noise has no finite lam")
+    keys = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas")
+    theirs = make(**{key: config[key] for key in keys if key in config}).alphas_cumprod
+    ours = torch.tensor(schedule.log_alphas, dtype=torch.float64, device="cpu").mul(2).exp()
+    if len(theirs) != schedule.steps:
+        raise _other(name, f"{len(theirs)} trained steps", str(schedule.steps))
+    apart = (theirs[: len(ours)].double() / ours - 1).abs().max().item()
+    if apart > 1e-3:
+        raise _other(
+            name,
+            f"betas {config.get('beta_start')} to {config.get('beta_end')} "
+            f"({config.get('beta_schedule')})",
+            "those of the plan",
+        )
+
+
+def _other(name: str, got: str, wanted: str) -> PlanError:
+    return PlanError(
+        f"LD3Scheduler: got {name} with {got}, wanted {wanted}: the plan was learned for another "
+        "model; learn one for this model"
+    )
+
+
+def _check_alike(plans: Sequence[Plan]) -> None:
+    """Several plans in one scheduler are of one model."""
+    first = plans[0]
+    for plan in plans[1:]:
+        for what, got, wanted in (
+            ("noise schedule", plan.schedule, first.schedule),
+            ("prediction", plan.model.prediction, first.model.prediction),
+            ("model", plan.model.digest, first.model.digest),
+        ):
+            if got != wanted:
+                raise PlanError(
+                    f"LD3Scheduler: got plans with different {what}s ({wanted}, {got}), wanted "
+                    "plans of one model"
+                )
+    counts = [plan.nfe for plan in plans]
+    if len(set(counts)) < len(counts):
+        raise PlanError(f"LD3Scheduler: got plans of {counts} evaluations, wanted one of each")
+
+
+def _level(schedule: Schedule, t: Tensor) -> Tensor:
+    """What diffusers calls sigma: sigma on the flow path, else sigma / alpha."""
+    return (
+        schedule.log_sigma(t).exp() if isinstance(schedule, Flow) else torch.exp(-schedule.lam(t))
+    )

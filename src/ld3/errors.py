@@ -28,6 +28,10 @@ class StoreError(Ld3Error):
     """A file that cannot be read or written."""
 
 
+class ExportError(Ld3Error):
+    """An exported plan that does not do, in the tool at hand, what it was learned to do."""
+
+
 def unknown(kind: str, got: str, known: Iterable[str]) -> SpecError:
     """The error for a name that is not in a registry, with the nearest known one."""
     names = sorted(known)

@@ -19,10 +19,10 @@ from ld3.grids import Knots, TimeGrid, knots
 from ld3.models import Model
 from ld3.options import PipelineOptions
 from ld3.predictions import Prediction
-from ld3.schedules import Schedule, schedule_from_json, schedule_to_json
+from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
 from ld3.solvers import Solver, make_solver
 from ld3.store import read_json, write_json
-from ld3.table import Table, Tuned, compile_table
+from ld3.table import Increments, Table, Tuned, compile_table
 
 MAX_STEPS = 1000
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -145,12 +145,50 @@ class Plan(_Part):
         times, net_times = grid.times.tolist(), grid.net_times.tolist()
         return self._with(Member(nfe=nfe, times=times, net_times=net_times))
 
+    @property
+    def counts(self) -> list[int]:
+        """The numbers of evaluations it was learned for."""
+        known = {self.nfe, *(member.nfe for member in self.members)}
+        if self.family is not None:
+            each = self.make_solver().nfe(1)
+            known |= set(range(self.family.low, self.family.high + 1, each))
+        return sorted(known)
+
+    def interpolated(self, nfe: int) -> "Plan":
+        """A guess for a number of evaluations it was not learned for, from its own times.
+
+        lam = log(alpha/sigma) and the shift of lam that the network is told are interpolated
+        linearly in i/N. Corrections belong to one number of evaluations and are left out.
+        """
+        each = self.make_solver().nfe(1)
+        if nfe < each or nfe % each or nfe > MAX_STEPS:
+            raise PlanError(
+                f"nfe: got {nfe}, wanted a multiple of {each} from {each} to {MAX_STEPS} for "
+                f"{self.solver.name}"
+            )
+        schedule = self.noise_schedule
+        lam, told = schedule.lam(self.grid.times), schedule.lam(self.grid.net_times)
+        ends = (schedule.t_min, schedule.t_max)
+        at = torch.linspace(0, len(lam) - 1, nfe // each + 1, dtype=torch.float64, device="cpu")
+        left = at.long().clamp(max=len(lam) - 2)
+        lam, shift = (torch.lerp(v[left], v[left + 1], at - left) for v in (lam, told - lam))
+        times = schedule.time_at(lam).clamp(*ends)
+        times[0], times[-1] = self.times[0], self.times[-1]
+        net_times = schedule.time_at(lam + shift).clamp(*ends)
+        return self._with(Member(nfe=nfe, times=times.tolist(), net_times=net_times.tolist()))
+
     def _with(self, member: Member) -> "Plan":
         return self.model_copy(update={**dict(member), "members": [], "family": None})
 
     @property
     def grid(self) -> TimeGrid:
         return TimeGrid.of(self.times, self.net_times)
+
+    @property
+    def state_times(self) -> torch.Tensor:
+        """The solver's time of every state of its table, (nfe + 1,)."""
+        each = self.make_solver().nfe(1)
+        return self.grid.times.repeat_interleave(each)[each - 1 :]
 
     @property
     def tuned(self) -> Tuned:
@@ -177,6 +215,15 @@ class Plan(_Part):
         return compile_table(
             self.make_solver(), self.knots(), self.model.prediction, self.tuned.corrections
         )
+
+    def increments(self) -> Increments:
+        """The plan step by step, in the form that loses the fewest digits: x0 for methods that
+        extrapolate x0, else the velocity on flows and the noise on all others."""
+        schedule, solver = self.noise_schedule, self.make_solver()
+        table = compile_table(solver, self.knots(), "x0", self.tuned.corrections)
+        if solver.form == "x0":
+            return table.increments("x0", schedule)
+        return table.increments("flow" if isinstance(schedule, Flow) else "eps", schedule)
 
     @staticmethod
     def rows(tuned: Tuned) -> list[list[float]] | None:

@@ -281,6 +281,14 @@ class Flow:
         return torch.sigmoid(-lam)
 
 
+def in_network_units(schedule: Schedule, t: Tensor) -> Tensor:
+    """Times as common networks take them: the trained step with its fraction, 1000 t on flows,
+    else t."""
+    if isinstance(schedule, Discrete):
+        return schedule.index(t)
+    return 1000 * t if isinstance(schedule, Flow) else t
+
+
 SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "edm": (EDM, "EDM / VE: sigma = t, 0.002 to 80"),
     "vp-linear": (VPLinear, "continuous VP, beta 0.1 to 20"),

@@ -20,6 +20,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ld3.errors import PlanError
 from ld3.grids import Knots, TimeGrid
 from ld3.predictions import Prediction, to_x0
 from ld3.sampling import integrate
@@ -83,6 +84,21 @@ class Table:
         own[1:, 0] += rest[1:, :begin].sum(1)
         return Table(torch.cat([share, own], 1), self.net_times[begin:])
 
+    def increments(self, form: Prediction, schedule: Schedule) -> "Increments":
+        """Of an x0 form, step by step: for tools that own the state between evaluations."""
+        rows = self.in_outputs(form, schedule).weights.detach()
+        ratios, weights = [], []
+        for n in range(self.nfe):
+            r = rows[n + 1, 0] / rows[n, 0]
+            if not bool(torch.isfinite(r)):
+                raise PlanError(
+                    f"table: got no weight on the noise in row {n}, wanted one in each; the plan's "
+                    "corrections cannot be run step by step"
+                )
+            ratios.append(r.item())
+            weights.append((rows[n + 1, 1 : n + 2] - r * rows[n, 1 : n + 2]).tolist())
+        return Increments(form, ratios, weights, self.net_times)
+
     @cached_property
     def _program(self) -> list[tuple[Tensor, float, float, list[tuple[int, float]]]]:
         """Per evaluation: its time, and X_{n+1} from x_T or from X_n, whichever takes fewer terms.
@@ -102,6 +118,21 @@ class Table:
             terms = enumerate((step if shorter else direct).tolist())
             program.append((t, start, state, [(j, weight) for j, weight in terms if weight != 0]))
         return program
+
+
+@dataclass(frozen=True)
+class Increments:
+    """X_{n+1} = ratios[n] X_n + sum_{j <= n} weights[n][j] a_j, with a_j what the network says of
+    `form`: x0, the noise eps or the flow velocity.
+
+    These three do not change along the exact path of one x0 and one noise, so that a run may begin
+    at any X_b: the weights of what was not asked go to a_b.
+    """
+
+    form: Prediction
+    ratios: list[float]
+    weights: list[list[float]]
+    net_times: Tensor  # (M,)
 
 
 @dataclass(frozen=True)

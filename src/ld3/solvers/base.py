@@ -37,6 +37,7 @@ class Solver(ABC):
     summary: ClassVar[str]
     orders: ClassVar[tuple[int, ...]]
     variants: ClassVar[tuple[str, ...]] = ()
+    form: ClassVar[str] = "x0"  # what it extrapolates: x0, or the noise eps
 
     order: int = 1
     variant: str = ""

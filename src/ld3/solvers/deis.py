@@ -22,6 +22,7 @@ class DEIS(Solver):
     name: ClassVar[str] = "deis"
     summary: ClassVar[str] = "DEIS, Adams-Bashforth on uneven steps"
     orders: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    form: ClassVar[str] = "eps"
     variants: ClassVar[tuple[str, ...]] = ("rho", "log-rho")
 
     order: int = 3

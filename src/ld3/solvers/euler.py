@@ -20,6 +20,7 @@ class Euler(Solver):
     name: ClassVar[str] = "euler"
     summary: ClassVar[str] = "Euler = DDIM, order 1"
     orders: ClassVar[tuple[int, ...]] = (1,)
+    form: ClassVar[str] = "eps"
 
     order: int = 1
 

@@ -22,6 +22,7 @@ class Heun(Solver):
     name: ClassVar[str] = "heun"
     summary: ClassVar[str] = "Heun, order 2, two evaluations a step"
     orders: ClassVar[tuple[int, ...]] = (2,)
+    form: ClassVar[str] = "eps"
 
     order: int = 2
 

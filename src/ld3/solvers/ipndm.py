@@ -29,6 +29,7 @@ class IPNDM(Solver):
     name: ClassVar[str] = "ipndm"
     summary: ClassVar[str] = "iPNDM, Adams-Bashforth weights of equal steps"
     orders: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
+    form: ClassVar[str] = "eps"
 
     order: int = 3
 

@@ -1,0 +1,136 @@
+"""A stand-in for the part of ComfyUI that the exported nodes touch, from its documented interface.
+
+A MODEL is a patcher with `clone`, `get_model_object` and `add_object_patch`; its `model_sampling`
+says how a state at a noise level is shown to the network (`calculate_input`, `timestep`) and how
+the answer is read (`calculate_denoised`). SamplerCustom scales the noise, runs the function inside
+a KSAMPLER on the sigmas and scales back. Discrete models round network times to trained steps.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ld3.plan import Plan
+from ld3.schedules import EDM, Discrete, Flow
+
+Network = Callable[[Tensor, float], Tensor]
+"""(x, the plan's time) -> output"""
+
+
+class Sampling(torch.nn.Module):
+    """Noise levels of a model, and how its network is asked and read."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        schedule = plan.noise_schedule
+        self.plan, self.predicts = plan, plan.model.prediction
+        if isinstance(schedule, Discrete):
+            trained = (torch.arange(len(schedule.log_alphas)).double() + 1) / schedule.steps
+            self.log_sigmas = -schedule.lam(trained)
+        first = torch.tensor(schedule.t_max, dtype=torch.float64)
+        self.flow = isinstance(schedule, Flow)
+        self.sigma_max = 1.0 if self.flow else torch.exp(-schedule.lam(first)).item()
+
+    def timestep(self, sigma: Tensor) -> Tensor:
+        schedule = self.plan.noise_schedule
+        if isinstance(schedule, Discrete):  # the nearest trained step
+            apart = (sigma.double().log().reshape(-1, 1) - self.log_sigmas).abs()
+            return apart.argmin(1).view(sigma.shape)
+        if self.flow:
+            return sigma * 1000
+        return 0.25 * sigma.log() if isinstance(schedule, EDM) else schedule.time_at(-sigma.log())
+
+    def calculate_input(self, sigma: Tensor, x: Tensor) -> Tensor:
+        if self.flow or isinstance(self.plan.noise_schedule, EDM):
+            return x
+        return x / torch.sqrt(_wide(sigma, x) ** 2 + 1)
+
+    def calculate_denoised(
+        self, sigma: Tensor, model_output: Tensor, model_input: Tensor
+    ) -> Tensor:
+        level = _wide(sigma, model_input)
+        if self.predicts in ("eps", "flow"):
+            return model_input - model_output * level
+        if self.predicts == "v":
+            norm = level**2 + 1
+            return model_input / norm - model_output * level / norm.sqrt()
+        return model_output if self.predicts == "x0" else model_input + model_output * level
+
+    def noise_scaling(self, sigma: Tensor, noise: Tensor, latent: Tensor, whole: bool) -> Tensor:
+        if self.flow:
+            return sigma * noise + (1 - sigma) * latent
+        return noise * (torch.sqrt(1 + sigma**2) if whole else sigma) + latent
+
+    def inverse_noise_scaling(self, sigma: Tensor, latent: Tensor) -> Tensor:
+        return latent / (1 - sigma) if self.flow else latent
+
+
+class Model:
+    """A MODEL: a network and patches on top of it."""
+
+    def __init__(self, plan: Plan, network: Network) -> None:
+        self.plan, self.network = plan, network
+        self.objects: dict[str, Any] = {"model_sampling": Sampling(plan)}
+
+    def clone(self) -> "Model":
+        other = Model(self.plan, self.network)
+        other.objects = dict(self.objects)
+        return other
+
+    def get_model_object(self, name: str) -> Any:
+        return self.objects[name]
+
+    def add_object_patch(self, name: str, value: Any) -> None:
+        self.objects[name] = value
+
+    def __call__(self, x: Tensor, sigma: Tensor, model_options: object = None) -> Tensor:
+        """x0 at a noise level (B,): what samplers ask for."""
+        sampling = self.objects["model_sampling"]
+        told = sampling.timestep(sigma).float()[0].item()
+        output = self.network(sampling.calculate_input(sigma, x), self.time(told))
+        found: Tensor = sampling.calculate_denoised(sigma, output, x)
+        return found
+
+    def time(self, told: float) -> float:
+        """The plan's time behind what the network is told."""
+        schedule = self.plan.noise_schedule
+        if isinstance(schedule, Discrete):
+            return (told + 1) / schedule.steps
+        if isinstance(schedule, Flow):
+            return told / 1000
+        return float(torch.tensor(4 * told).double().exp()) if isinstance(schedule, EDM) else told
+
+
+class KSAMPLER:
+    """A SAMPLER: a function in k-diffusion's form."""
+
+    def __init__(self, sampler_function: Callable[..., Tensor]) -> None:
+        self.sampler_function = sampler_function
+
+
+def modules() -> dict[str, ModuleType]:
+    """`comfy` and `comfy.samplers`."""
+    package, samplers = ModuleType("comfy"), ModuleType("comfy.samplers")
+    samplers.__dict__["KSAMPLER"] = KSAMPLER
+    package.__dict__["samplers"] = samplers
+    return {"comfy": package, "comfy.samplers": samplers}
+
+
+def sample_custom(
+    model: Model, sampler: KSAMPLER, sigmas: Tensor, noise: Tensor, latent: Tensor | None = None
+) -> Tensor:
+    """What SamplerCustom does, without guidance."""
+    sampling = model.get_model_object("model_sampling")
+    latent = torch.zeros_like(noise) if latent is None else latent
+    whole = bool(sigmas[0] >= sampling.sigma_max * (1 - 1e-5))
+    x = sampling.noise_scaling(sigmas[0].to(noise), noise, latent, whole)
+    x = sampler.sampler_function(model, x, sigmas, extra_args={}, callback=None, disable=True)
+    found: Tensor = sampling.inverse_noise_scaling(sigmas[-1].to(noise), x)
+    return found
+
+
+def _wide(sigma: Tensor, x: Tensor) -> Tensor:
+    return sigma.view(sigma.shape[:1] + (1,) * (x.ndim - 1))
