@@ -6,7 +6,8 @@ that is told one of 1000 steps. With x = alpha x', rho = sigma/alpha both are th
 
     eps(x, n) = (x - alpha D(x / alpha; rho)) / sigma        alpha, sigma at step n
 
-The latent diffusion schedule has rho from 0.039 to 84, which fits. The others take their own times.
+Its 1000 steps are those of EDM's grid, rho from 0.002 to 80. (A table that ends at more noise, as
+that of Stable Diffusion, would leave it in the pixels.) The others take their own times.
 
     python examples/diffusers_fashion.py --model fashion-flow --out demo
 
@@ -15,6 +16,9 @@ the same noise.
 """
 
 import argparse
+import math
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +43,21 @@ from ld3.pictures import draw_rows
 from ld3.zoo.networks import NO_LABEL, Autoencoder, UNet
 from ld3.zoo.shipped import CLASSES, network, of_network
 
+EDM_STEPS = ld3.make_grid("edm", ld3.EDM(), 999).times.flip(0)  # rho of step n, rising
 LDM = {"beta_schedule": "scaled_linear", "beta_start": 0.0015, "beta_end": 0.0195}
 FLOW = {"use_flow_sigmas": True, "prediction_type": "flow_prediction"}
+
+
+@cache
+def edm_table() -> ld3.Discrete:
+    """EDM's noise levels as a variance preserving table."""
+    return ld3.Discrete.from_alphas_cumprod((1 / (1 + EDM_STEPS**2)).tolist())
+
+
+def edm_betas() -> list[float]:
+    """The same as diffusers takes it: beta_n = 1 - alpha_n^2 / alpha_{n-1}^2."""
+    squares = [1.0, *(math.exp(2 * value) for value in edm_table().log_alphas)]
+    return [1 - after / before for before, after in pairwise(squares)]
 
 
 class FashionNetwork(ModelMixin, ConfigMixin):
@@ -74,7 +91,7 @@ class FashionNetwork(ModelMixin, ConfigMixin):
         elif name == "fashion-latent":
             out = model.raw(x, (n + 1) / 1000, label)
         else:
-            schedule = ld3.make_schedule("ldm")
+            schedule = edm_table()
             t = (n + 1) / 1000
             alpha, sigma = (f(t).exp() for f in (schedule.log_alpha, schedule.log_sigma))
             a, s = (value.to(x.dtype)[:, None, None, None] for value in (alpha, sigma))
@@ -127,8 +144,9 @@ class FashionPipeline(DiTPipeline):
 
 
 def fashion() -> FashionPipeline:
-    """Pixels, noise prediction, the latent diffusion schedule."""
-    return _pipeline(FashionNetwork("fashion"), DPMSolverMultistepScheduler(**LDM))
+    """Pixels, noise prediction, EDM's noise levels."""
+    scheduler = DPMSolverMultistepScheduler(trained_betas=edm_betas())
+    return _pipeline(FashionNetwork("fashion"), scheduler)
 
 
 def fashion_flow() -> FashionPipeline:
