@@ -2,8 +2,7 @@
 
     python experiments/parts.py
 
-writes docs/results/parts.md. The runs with everything learned are those of tables.py, which are not
-run again. The model from elsewhere (examples/spectra.py) is ten times as dear, so there the preset
+writes docs/results/parts.md. The model from elsewhere (examples/spectra.py) is ten times as dear, so there the preset
 is `fast`, and it is left out where its package is not installed.
 """
 
@@ -38,7 +37,7 @@ OUTSIDE = {"preset": "fast", "held_out": 32, "judged": 0}
 
 
 def changed(learn: str) -> dict[str, object]:
-    """Everything is what the default learns; then the words are those of tables.py."""
+    """Everything is what the default learns."""
     return {} if learn == LEARN[-1] else {"learn": learn}
 
 
