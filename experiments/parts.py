@@ -2,8 +2,8 @@
 
     python experiments/parts.py
 
-writes docs/results/parts.md. The model from elsewhere (examples/spectra.py) is ten times as dear, so there the preset
-is `fast`, and it is left out where its package is not installed.
+writes docs/results/parts.md. The model from elsewhere (examples/spectra.py) is ten times as dear,
+so there the preset is `fast`, and it is left out where its package is not installed.
 """
 
 import importlib.util

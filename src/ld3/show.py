@@ -24,11 +24,11 @@ def learned_table(result: Learned) -> Iterator[str]:
         f"{plan.model.name}, {plan.solver.name}-{plan.solver.order}, {plan.nfe} evaluations: "
         f"{asked['held_out']} held-out noises, lower is better"
     )
-    yield f"{'':<49}{'Fréchet distance to':>26}"
-    yield (
-        f"{'grid':<16}{'distance':>9}{'to teacher':>11}{'to accurate':>12}"
-        f"{'real':>13}{'accurate':>14}"
-    )
+    head = f"{'grid':<16}{'distance':>9}{'to teacher':>11}{'to accurate':>12}"
+    if scores["learned"].frechet is not None:
+        yield f"{'':<49}{'Fréchet distance to':>26}"
+        head += f"{'real':>13}{'accurate':>14}"
+    yield head
     for name, score in scores.items():
         if "@" in name:
             continue
