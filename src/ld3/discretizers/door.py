@@ -4,48 +4,32 @@ All methods are given the same problem (model, solver, number of steps, the same
 back a tuned solver with what it cost to find. So a comparison is fair by construction.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol
-
 from ld3.discretizers import METHODS, make_method
+from ld3.discretizers.ays import AYS
+from ld3.discretizers.contract import Discretizer, Found, Need, Tell
+from ld3.discretizers.ddss import DDSS
+from ld3.discretizers.dmn import DMN
+from ld3.discretizers.gits import GITS
 from ld3.discretizers.ld3.student import Problem
+from ld3.discretizers.learned import LD3
+from ld3.discretizers.oss import OSS
 from ld3.errors import unknown
 from ld3.table import Tuned
 
-Need = Literal["model", "pairs"]
-Tell = Callable[[int, int], None]
-"""Told how many of how many parts of the work are done."""
+__all__ = ["SEARCHES", "Discretizer", "Found", "Need", "Tell", "find"]
 
-
-@dataclass(frozen=True)
-class Found:
-    """What a method came to."""
-
-    tuned: Tuned
-    evaluations: int = (
-        0  # of the network on one sample, a backward pass as two; teacher not counted
-    )
-    curve: tuple[float, ...] = ()  # of what it minimises, one value an iteration
-
-
-class Discretizer(Protocol):
-    """A way to choose the times that looks at more than the noise schedule."""
-
-    @property
-    def source(self) -> str:
-        """Where it is from, in a line."""
-        ...
-
-    @property
-    def needs(self) -> frozenset[Need]:
-        """What of a problem it looks at besides schedule, solver and steps."""
-        ...
-
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found: ...
-
-
-SEARCHES: dict[str, Discretizer] = {}
+SEARCHES: dict[str, Discretizer] = {
+    "dmn": DMN(),
+    "gits": GITS(),
+    "ays": AYS(),
+    "ays-ode": AYS(weight="ode"),
+    "oss": OSS(),
+    "ddss": DDSS(),
+    "ddss-ggdm": DDSS(coefficients=True),
+    "ld3-paper": LD3("paper"),
+    "ld3-times": LD3("times"),
+    "ld3": LD3("standard"),
+}
 
 
 def find(

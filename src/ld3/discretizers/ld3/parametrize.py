@@ -38,7 +38,7 @@ class Clock:
 
     def grid(self, logits: Tensor, shifts: Tensor) -> TimeGrid:
         """logits (N,), shifts (N-1,) in units of v -> times, differentiable in both."""
-        share = (1 - self.floor) * torch.softmax(logits, 0) + self.floor / self.steps
+        share = self.shares(logits)
         first, last = self.ends()
         inner = first + (last - first) * share.cumsum(0)[:-1]  # (N-1,)
         if self.window_from == "gaps":
@@ -54,6 +54,10 @@ class Clock:
         return TimeGrid(
             torch.cat([start, self._time(inner), end]), torch.cat([start, self._time(told), end])
         )
+
+    def shares(self, logits: Tensor) -> Tensor:
+        """The gaps (N,) as shares of the range: positive, with sum 1."""
+        return (1 - self.floor) * torch.softmax(logits, 0) + self.floor / self.steps
 
     def logits(self, grid: TimeGrid) -> Tensor:
         """The logits (N,) of the times of a grid, with mean zero."""

@@ -1,0 +1,202 @@
+"""AYS: the grid with the lowest bound on the distance between path distributions.
+
+Sabour et al. 2024, arXiv 2404.14507. In variance exploding form, let a solver keep the denoiser's
+answer D_b = D(x_b, b) from noise level b down to a. It differs from the exact one by the sum over
+steps of
+
+    F(a, b) = integral from a to b of w(s, b) E |D(x_s, s) - D_b|^2 ds
+
+    kl    w = s^-3                          the paper's: a bound on the KL divergence of the SDE
+    ode   w = 2 / (s + b) |x_b| / |x_s|     ours: |x_s|^2 = c^2 + s^2 with c^2 the data's variance
+
+For Gaussian data and s = c tan(angle), `ode` gives F = 2 c^2 (1 - cos(angle between a and b)), the
+error of a step of Euler: its best grid is the tangent law, for any number of steps. The best grid
+of `kl` is another one; for many steps it is even in log sin(angle), halving s down to the end.
+
+E is over data and noise. Each sample of the teacher walks up through all levels, noise added to
+noise, and the network is asked once a level; all pairs of levels are then known, and the search
+asks no more. One time at a time is moved to the best place between its neighbours, until a round
+over all gains little (the paper stops early as well). 10 steps come first; midpoints in log s are
+put in for 20 and 40, if as many are wanted. Other numbers of steps are read off in between.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ld3.discretizers.contract import Found, Need, Tell
+from ld3.discretizers.fine import fine_trajectory, is_latent, some
+from ld3.discretizers.handmade import HANDMADE
+from ld3.discretizers.ld3.student import CHUNK, Problem, chunks, take
+from ld3.discretizers.published import between
+from ld3.errors import SpecError
+from ld3.grids import TimeGrid
+from ld3.models import bind
+from ld3.solvers import make_solver
+from ld3.table import Tuned
+
+STAGES = (10, 20, 40)
+TEACHER = 20  # steps of UniPC-3 for the data of latent models
+PLACES = 64  # tried for a time between its neighbours, and again around the best of them
+
+
+@dataclass(frozen=True)
+class AYS:
+    """The bound of a frozen denoiser, one time at a time."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"model", "pairs"})
+
+    weight: Literal["kl", "ode"] = "kl"
+    levels: int = 192  # at which the network is asked
+    samples: int = 16
+    start: str = "edm"
+    rounds: int = 200  # at most, a stage
+    gain: float = 1e-3  # stop when a round lowers the bound by less than this share
+
+    def __post_init__(self) -> None:
+        if self.weight not in ("kl", "ode"):
+            raise SpecError(f"weight: got {self.weight!r}, wanted kl or ode")
+
+    @property
+    def source(self) -> str:
+        if self.weight == "kl":
+            return "AYS (Sabour et al. 2024): lowest bound on the KL divergence"
+        return "AYS with the weight of the ODE: the tangent law on Gaussian data"
+
+    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+        schedule, steps = problem.model.schedule, problem.steps
+        times = HANDMADE["logsnr"](schedule, max(self.levels, 4 * steps)).times
+        moments = watch(problem, times, self.samples, seed, tell)
+        bound = Bound.of(schedule.lam(times), moments, self.weight)
+        lam = schedule.lam(HANDMADE[self.start](schedule, STAGES[0]).times)
+        curve: list[float] = []
+        for stage in STAGES:
+            lam = between(lam, torch.linspace(0, 1, stage + 1, dtype=torch.float64, device="cpu"))
+            grids = descent(bound, lam, self.rounds, self.gain)
+            curve += [float(bound(grid[:-1], grid[1:]).sum()) for grid in grids]
+            lam = grids[-1]
+            if stage >= steps:
+                break
+        u = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")[1:-1]
+        inner = schedule.time_at(between(lam, u))
+        grid = TimeGrid.of(torch.cat([times[:1], inner, times[-1:]]))
+        return Found(Tuned(grid), moments.evaluations, tuple(curve))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """What the network says along paths of growing noise; levels from noise to data."""
+
+    apart: Tensor  # (K, K): mean over samples and values of (D_i - D_j)^2
+    variance: float  # of the data
+    evaluations: int
+
+
+@torch.no_grad()
+def watch(problem: Problem, times: Tensor, samples: int, seed: int, tell: Tell) -> Moments:
+    """Ask the network at all times, of data that is noised step by step."""
+    model, index = problem.model, some(problem, samples)
+    data, spent = _data(problem, index)
+    s = torch.exp(-model.schedule.lam(times)).tolist()
+    alpha = model.schedule.log_alpha(times).exp().tolist()
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    products = torch.zeros(len(s), len(s), dtype=torch.float64, device="cpu")
+    for part in chunks(len(index), CHUNK):
+        denoise = bind(model, take(problem.train.cond, part), guidance=problem.guidance)
+        answers: list[Tensor] = []
+        xbar, below = data[part], 0.0
+        for k in reversed(range(len(s))):
+            z = torch.randn(xbar.shape, generator=generator, dtype=torch.float32, device="cpu")
+            xbar = xbar + (s[k] ** 2 - below**2) ** 0.5 * z.to(xbar)
+            below = s[k]
+            answers.insert(0, denoise(alpha[k] * xbar, times[k]).double().flatten())
+            tell(int(part[0]) * len(s) + (len(s) - k) * len(part), len(index) * len(s))
+        said = torch.stack(answers)  # (K, B d)
+        products += (said @ said.T).cpu()
+    own = products.diagonal()
+    apart = (own[:, None] + own - 2 * products).clamp_min(0) / data.numel()
+    variance = data.double().var(0).mean() if len(data) > 1 else data.double().var()
+    return Moments(apart, float(variance), spent + len(s) * len(index))
+
+
+def _data(problem: Problem, index: Tensor) -> tuple[Tensor, int]:
+    """Samples xbar of the teacher, and what they cost: of a latent model, they are solved anew."""
+    if is_latent(problem):
+        walk = fine_trajectory(problem, index, make_solver("unipc", 3), "logsnr", TEACHER)
+        return walk.states[-1], walk.evaluations
+    schedule = problem.model.schedule
+    end = torch.tensor(schedule.t_min, dtype=torch.float64, device="cpu")
+    return problem.train.target[index] / schedule.log_alpha(end).exp().item(), 0
+
+
+@dataclass(frozen=True)
+class Bound:
+    """F of a step from lam_b up to lam_a, at any two values between the levels.
+
+    sqrt(F) / (lam_a - lam_b) hardly changes from level to level: that is what is interpolated.
+    """
+
+    first: float  # lam of the first level
+    gap: float  # between levels
+    slope: Tensor  # (K, K) symmetric
+
+    @classmethod
+    def of(cls, lam: Tensor, moments: Moments, weight: Literal["kl", "ode"]) -> "Bound":
+        """lam (K,) even and rising; the integral over log s by trapezoids."""
+        s = torch.exp(-lam)
+        if weight == "kl":
+            factor = (s**-2).expand(len(s), -1)  # (b, s): w(s, b) s
+        else:
+            size = (moments.variance + s**2).sqrt()
+            factor = 2 * s / (s + s[:, None]) * size[:, None] / size
+        inside = factor * moments.apart
+        gap = float(lam[1] - lam[0])
+        total = torch.cumulative_trapezoid(inside.triu(), dx=gap)  # from level 0 instead of b: 0
+        cost = torch.cat([torch.zeros_like(total[:, :1]), total], 1).triu()
+        number = torch.arange(len(s), dtype=torch.float64, device="cpu")
+        away = gap * (number - number[:, None])
+        slope = torch.where(away > 0, cost.sqrt() / away.clamp_min(gap), torch.zeros_like(cost))
+        slope = slope + slope.T
+        beside = slope.diagonal(1)
+        near = torch.cat([beside[:1], 0.5 * (beside[1:] + beside[:-1]), beside[-1:]])
+        return cls(float(lam[0]), gap, slope + torch.diag(near))
+
+    def __call__(self, b: Tensor, a: Tensor) -> Tensor:
+        """F for steps from lam b to lam a > b, elementwise."""
+        count = len(self.slope)
+        (i, u), (j, v) = (self._place(lam, count) for lam in (b, a))
+        low = torch.lerp(self.slope[i, j], self.slope[i, j + 1], v)
+        high = torch.lerp(self.slope[i + 1, j], self.slope[i + 1, j + 1], v)
+        return (torch.lerp(low, high, u) * (a - b)).square()
+
+    def _place(self, lam: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        x = (lam - self.first) / self.gap
+        left = x.floor().long().clamp(0, count - 2)
+        return left, x - left
+
+
+def descent(bound: Bound, lam: Tensor, rounds: int, gain: float) -> list[Tensor]:
+    """The grid after each round of moving one time at a time; only its two steps change."""
+    after = [lam]
+    share = torch.linspace(0, 1, PLACES + 1, dtype=torch.float64, device="cpu")
+    last = float(bound(lam[:-1], lam[1:]).sum())
+    for _ in range(rounds):
+        lam = after[-1].clone()
+        for i in range(1, len(lam) - 1):
+            low, high = lam[i - 1], lam[i + 1]
+            margin = (high - low) / PLACES
+            low, high = low + margin, high - margin
+            for _ in range(2):
+                places = torch.cat([lam[i : i + 1], torch.lerp(low, high, share)])
+                both = bound(lam[i - 1], places) + bound(places, lam[i + 1])
+                lam[i] = places[both.argmin()]
+                width = (high - low) / PLACES
+                low, high = torch.maximum(low, lam[i] - width), torch.minimum(high, lam[i] + width)
+        after.append(lam)
+        now = float(bound(lam[:-1], lam[1:]).sum())
+        if not now < (1 - gain) * last:
+            break
+        last = now
+    return after

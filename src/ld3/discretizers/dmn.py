@@ -1,0 +1,130 @@
+"""DMN: the grid with the smallest bound on the error, from the noise schedule alone.
+
+Xue et al. 2024, arXiv 2402.17376. Suppose the network's x0 is off by about w = sigma^p / alpha (in
+variance preserving form; p = 1 for pixels, 2 for latents). An exponential integrator of order 3
+adds up these errors with the weights J_sn it gives in step s to what the network said at point n,
+
+    x_N / sigma_N = x_0 / sigma_0 + sum_s sum_n J_sn x0_n
+    J_sn = integral over step s of e^lam (Lagrange polynomial of point n) dlam
+
+and the bound is, with orders rising 1, 2, 3 at the start and falling at the end,
+
+    sum over steps of order 1 of |J_ss w_s|  +  sum_n |sum over other steps of J_sn w_n|
+
+For N <= 7 the steps 1 and 2 are not summed with their signs: each adds sqrt(sum_n (J_sn w_n)^2).
+
+The gaps in lam are a softmax with a floor, so that no gap is ever zero; Adam with exact gradients
+in float64 does the rest, from an even grid in lam and one in t. The better of the two is taken.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from ld3.discretizers.contract import Found, Need, Tell
+from ld3.discretizers.fine import is_latent
+from ld3.discretizers.handmade import HANDMADE
+from ld3.discretizers.ld3.optimize import Memory, adam
+from ld3.discretizers.ld3.parametrize import Clock
+from ld3.discretizers.ld3.student import Problem
+from ld3.errors import SpecError
+from ld3.grids import TimeGrid, phi_functions
+from ld3.schedules import Schedule
+from ld3.solvers.base import moment_weights
+from ld3.table import Tuned
+
+ORDER = 3
+STARTS = {"lam": ("logsnr",), "t": ("uniform",), "both": ("logsnr", "uniform")}
+
+
+def error_bound(lam: Tensor, p: float) -> Tensor:
+    """The bound () of a grid lam (N+1,), rising; differentiable."""
+    steps = len(lam) - 1
+    h = lam.diff()
+    weight = -p * _half_softplus(2 * lam) + _half_softplus(-2 * lam)  # log w = p log sigma - log a
+    moments = h[:, None] * phi_functions(-h, ORDER)  # (N, 3): 0!, 1/1!, 1/2! of u^j
+    moments = moments * torch.tensor([1.0, 1.0, 2.0], dtype=lam.dtype, device="cpu")
+    number = torch.arange(steps, device="cpu")
+    order = torch.minimum(number + 1, steps - number).clamp(max=ORDER)
+    signed_from = 3 if steps <= 7 else 0
+    total = lam.new_zeros(())
+    signed = lam.new_zeros(steps)
+    for k in range(1, ORDER + 1):
+        s = number[order == k]
+        if len(s) == 0:
+            continue
+        nodes = [(lam[s - back] - lam[s]) / h[s] for back in range(k)]
+        quadrature = moment_weights(nodes, list(moments[s, :k].unbind(1)))
+        terms = torch.stack(  # (k, steps of this order): w_n J_sn
+            [
+                torch.exp(weight[s - back] + lam[s + 1]) * each
+                for back, each in enumerate(quadrature)
+            ]
+        )
+        if k == 1:
+            total = total + terms.abs().sum()
+            continue
+        alone = s < signed_from
+        total = total + torch.linalg.vector_norm(terms[:, alone], dim=0).sum()
+        for back in range(k):
+            signed = signed.index_add(0, (s - back)[~alone], terms[back, ~alone])
+    return total + signed.abs().sum()
+
+
+def _half_softplus(x: Tensor) -> Tensor:
+    """log(1 + e^x) / 2: minus log sigma at 2 lam, minus log alpha at -2 lam."""
+    return 0.5 * torch.logaddexp(x, torch.zeros_like(x))
+
+
+def lowest_bound(
+    schedule: Schedule, steps: int, start: TimeGrid, p: float, iterations: int = 400
+) -> tuple[TimeGrid, tuple[float, ...]]:
+    """The best grid on the way down from a start, and the bound after each iteration."""
+    clock = Clock(schedule, steps, "lam", floor=0.01)
+    first, last = clock.ends()
+    logits = clock.logits(start)
+    best, lowest, curve = logits, math.inf, []
+    memory: Memory = {}
+    for number in range(iterations + 1):
+        leaf = logits.clone().requires_grad_()
+        share = clock.shares(leaf).cumsum(0)
+        lam = first + (last - first) * torch.cat([torch.zeros_like(share[:1]), share])
+        bound = error_bound(lam, p).log()  # bounds of different N are of different size
+        (slope,) = torch.autograd.grad(bound, leaf)
+        curve.append(math.exp(bound.item()))
+        if curve[-1] < lowest:
+            lowest, best = curve[-1], logits
+        step, memory = adam(slope, memory)
+        logits = logits - 0.05 * (1 + math.cos(math.pi * number / iterations)) * step
+    still = torch.zeros(steps - 1, dtype=torch.float64, device="cpu")
+    return clock.grid(best, still), tuple(curve)
+
+
+@dataclass(frozen=True)
+class DMN:
+    """The error bound of exponential integrators, without a network."""
+
+    source: ClassVar[str] = "DMN (Xue et al. 2024): lowest bound on the error of the solver"
+    needs: ClassVar[frozenset[Need]] = frozenset()
+
+    p: float | None = None  # None: 2 for latent models, 1 for others
+    start: Literal["lam", "t", "both"] = "both"
+    iterations: int = 400
+
+    def __post_init__(self) -> None:
+        if self.start not in STARTS:
+            raise SpecError(f"start: got {self.start!r}, wanted lam, t or both")
+
+    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+        schedule, steps = problem.model.schedule, problem.steps
+        p = (2.0 if is_latent(problem) else 1.0) if self.p is None else self.p
+        tried = []
+        for name in STARTS[self.start]:
+            start = HANDMADE[name](schedule, steps)
+            tried.append(lowest_bound(schedule, steps, start, p, self.iterations))
+            tell(len(tried), len(STARTS[self.start]))
+        grid, curve = min(tried, key=lambda found: min(found[1]))
+        return Found(Tuned(grid), 0, curve)

@@ -1,0 +1,76 @@
+"""Fine trajectories of the teacher, for methods that look at more than its samples.
+
+In variance exploding coordinates xbar = x / alpha, s = sigma / alpha, where a step of Euler (DDIM)
+from i to j is xbar_i + (s_j - s_i) eps_i, whatever the schedule and the prediction.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ld3.discretizers.handmade import HANDMADE
+from ld3.discretizers.ld3.student import Problem, take
+from ld3.grids import TimeGrid, knots
+from ld3.models import bind
+from ld3.sampling import trajectory
+from ld3.solvers import Solver
+
+
+@dataclass(frozen=True)
+class Fine:
+    """What a fine solver does with the noise of some learning pairs, in K steps."""
+
+    grid: TimeGrid
+    s: Tensor  # (K+1,) falling, on the device of the states
+    states: Tensor  # (K+1, B, *S): xbar
+    eps: Tensor  # (K, B, *S): the network's at each state but the last
+
+    @property
+    def evaluations(self) -> int:
+        return self.eps.shape[0] * self.eps.shape[1]
+
+
+@torch.no_grad()
+def fine_trajectory(problem: Problem, index: Tensor, solver: Solver, grid: str, steps: int) -> Fine:
+    """Of learning pairs `index`; the solver asks the network once a step."""
+    model, pairs = problem.model, problem.train
+    times = HANDMADE[grid](model.schedule, steps)
+    k = knots(model.schedule, times)
+    denoise = bind(model, take(pairs.cond, index), guidance=problem.guidance)
+    answers: list[Tensor] = []
+
+    def heard(x: Tensor, t: Tensor) -> Tensor:
+        answers.append(denoise(x, t))
+        return answers[-1]
+
+    x = model.schedule.prior_std * pairs.noise[index]
+    passed = [x / a for x, a in zip(trajectory(heard, solver, k, x), k.alpha, strict=True)]
+    states = torch.stack(passed)
+    s = torch.stack(k.ratio).to(states.device, states.dtype)
+    eps = (states[:-1] - torch.stack(answers)) / _beside(s[:-1], states)
+    return Fine(times, s, states, eps)
+
+
+def euler_jump(state: Tensor, eps: Tensor, s: Tensor, to: Tensor) -> Tensor:
+    """From a state (B, *S) at s () to each of the levels to (J,): (J, B, *S)."""
+    return state + _beside(to - s, state[None]) * eps
+
+
+def _beside(values: Tensor, tensor: Tensor) -> Tensor:
+    """(J,) with as many dimensions as (J, B, *S) has."""
+    return values.view(-1, *[1] * (tensor.ndim - 1))
+
+
+@torch.no_grad()
+def is_latent(problem: Problem) -> bool:
+    """Whether samples are not x itself but decoded from it."""
+    model, x = problem.model, problem.train.noise[:1]
+    if problem.train.target.shape[1:] != x.shape[1:]:
+        return True
+    return not torch.equal(model.decode(x), x)
+
+
+def some(problem: Problem, limit: int) -> Tensor:
+    """The numbers of the first learning pairs, at most `limit` of them."""
+    return torch.arange(min(limit, len(problem.train)), device="cpu")

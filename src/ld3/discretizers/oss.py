@@ -1,0 +1,88 @@
+"""OSS: dynamic programming over the student's own states.
+
+Pei et al. 2025, arXiv 2503.21774. A teacher walks through fine points. For each point j and each
+number of steps k the best state a student can be in is kept, sample by sample:
+
+    X_k(j) = the Euler step from some X_{k-1}(i), i < j, that is nearest to the teacher's state j
+
+so the network is asked at the student's states, not at the teacher's, about (N - 1) M times a
+sample. The path that led to X_N at the end is the sample's own grid; the median over samples of
+the k-th point is the grid. (The best X_k need not come from the best X_{k-1}: the optimum is
+greedy. Medians of rising whole numbers rise, too.)
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from ld3.discretizers.contract import Found, Need, Tell
+from ld3.discretizers.fine import Fine, euler_jump, fine_trajectory, some
+from ld3.discretizers.ld3.student import Problem, take
+from ld3.grids import TimeGrid
+from ld3.models import bind
+from ld3.solvers import Denoise, make_solver
+from ld3.table import Tuned
+
+
+@dataclass(frozen=True)
+class OSS:
+    """The best reachable states, step by step."""
+
+    source: ClassVar[str] = "OSS (Pei et al. 2025): dynamic programming over student states"
+    needs: ClassVar[frozenset[Need]] = frozenset({"model", "pairs"})
+
+    points: int = 61
+    samples: int = 8
+
+    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+        index = some(problem, self.samples)
+        fine_steps = max(self.points - 1, 3 * problem.steps)
+        walk = fine_trajectory(problem, index, make_solver("ipndm", 4), "edm", fine_steps)
+        denoise = bind(problem.model, take(problem.train.cond, index), guidance=problem.guidance)
+        paths, missed, calls = best_paths(problem, walk, denoise, problem.steps, tell)
+        middle = paths.median(dim=0).values
+        grid = TimeGrid.of(walk.grid.times[middle])
+        return Found(Tuned(grid), walk.evaluations + calls * len(index), missed)
+
+
+@torch.no_grad()
+def best_paths(
+    problem: Problem, walk: Fine, denoise: Denoise, steps: int, tell: Tell
+) -> tuple[Tensor, tuple[float, ...], int]:
+    """Points (B, N+1) of each sample, the mean square miss after each step, network calls."""
+    last = len(walk.s) - 1
+    alpha = problem.model.schedule.log_alpha(walk.grid.times).exp().tolist()
+    count = walk.states.shape[1]
+    states, came = walk.states, []  # (M, B, *S); entry 0 is where all begin
+    missed = []
+    calls = 0
+    for k in range(steps):
+        # from points that k steps reach and from which the end is still as far away as needed
+        froms = range(k, last - (steps - k) + 1) if k else range(1)
+        least = torch.full((last + 1, count), torch.inf, dtype=torch.float64, device="cpu")
+        source = torch.zeros(last + 1, count, dtype=torch.long, device="cpu")
+        nearest = torch.zeros_like(walk.states)
+        for i in froms:
+            if k == 0:
+                eps = walk.eps[0]  # the teacher has asked there already
+            else:
+                x0 = denoise(alpha[i] * states[i], walk.grid.times[i])
+                eps, calls = (states[i] - x0) / walk.s[i], calls + 1
+            ahead = slice(last, last + 1) if k == steps - 1 else slice(i + 1, last)
+            landed = euler_jump(states[i], eps, walk.s[i], walk.s[ahead])  # (J, B, *S)
+            apart = (landed - walk.states[ahead]).double().flatten(2).square().mean(2).cpu()
+            better = apart < least[ahead]
+            least[ahead] = torch.where(better, apart, least[ahead])
+            source[ahead] = torch.where(better, torch.full_like(source[ahead], i), source[ahead])
+            nearest[ahead][better.to(nearest.device)] = landed[better.to(landed.device)]
+            tell(k * last + i + 1, steps * last)
+        states = nearest
+        came.append(source)
+        missed.append(float(least[least.isfinite().all(1)].mean()))
+    paths = [torch.full((count,), last, dtype=torch.long, device="cpu")]
+    for source in reversed(came):
+        paths.insert(0, source.gather(0, paths[0][None])[0])
+    tell(steps * last, steps * last)
+    return torch.stack(paths, 1), tuple(missed), calls
