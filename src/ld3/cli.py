@@ -252,6 +252,67 @@ def show(path: Path, picture: Path | None) -> None:
         click.echo(f"picture  {picture}")
 
 
+@cli.command()
+@click.option("--model", help="A name of `ld3 models`, or package.module:function.  [fashion]")
+@click.option(
+    "--methods",
+    multiple=True,
+    help="Names of `ld3 methods`, or handmade, published, searched, learned, all; with commas or "
+    "repeated.  [handmade,published,ld3]",
+)
+@click.option("--solvers", multiple=True, help="Such as unipc, ipndm:3 or unipc:3:bh2.  [dpmpp]")
+@click.option("--nfe", multiple=True, help="Evaluations.  [4,6]")
+@click.option("--seeds", type=int, help="How often methods with chance are run.  [1]")
+@click.option("--pairs", type=int, help="Learning pairs a seed, the same for all.  [128]")
+@click.option("--valid", type=int, help="Validation pairs a seed.  [32]")
+@click.option("--held-out", type=int, help="Noises to compare on.  [64]")
+@click.option("--guidance", type=float, help="Scale of classifier-free guidance.  [1]")
+@click.option("--distance", help="auto, l1, l2, pseudo-huber, lpips-vgg, lpips-alex.  [auto]")
+@click.option("--teacher-solver", help="Solver of the teacher.  [unipc]")
+@click.option("--teacher-order", type=int, help="Its order.")
+@click.option("--teacher-variant", help="Its variant.")
+@click.option("--teacher-grid", help="Its grid, a method of `ld3 methods`.  [logsnr]")
+@click.option("--teacher-steps", type=int, help="Its number of steps.  [40]")
+@click.option("--full", is_flag=True, default=None, help="Fréchet, kernel and other set metrics.")
+@click.option("--judged", type=int, help="Samples for --full.  [1000]")
+@click.option(
+    "--features", type=click.Path(path_type=Path), help="Feature network for --full, a file."
+)
+@click.option("--device", help="Where the network runs.  [cpu]")
+@click.option("--dtype", help="Of the network: float32, float64, bfloat16 or float16.")
+@click.option("--jobs", type=int, help="Cells side by side, a process each.  [1]")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for all of it.  [compare]")
+@click.option("--spec", "file", type=click.Path(path_type=Path), help="TOML with the same words.")
+@click.option(
+    "--resume/--fresh", default=True, show_default=True, help="Use finished cells, or none."
+)
+def compare(file: Path | None, resume: bool, **words: object) -> None:
+    """Compare methods on one model, fairly: a table, CSV, JSON and a page to look at."""
+    from ld3.compare import CompareSpec, compare_lines, run_compare, write_files
+    from ld3.report import write_report
+
+    lists = {word: words[word] or None for word in ("methods", "solvers", "nfe")}
+    spec = CompareSpec.read(words | lists, file)
+    with Bar() as bar:
+        comparison = run_compare(spec, bar, fresh=not resume)
+        bar.clear()
+    for line in compare_lines(comparison):
+        click.echo(line)
+    for path in (*write_files(comparison, spec.out), write_report(comparison, spec.out)):
+        click.echo(f"{path.suffix[1:]:<9}{path}")
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+def report(folder: Path) -> None:
+    """Make the page of a comparison again, from its compare.json."""
+    from ld3.comparison import Comparison
+    from ld3.report import write_report
+
+    file = folder if folder.suffix == ".json" else folder / "compare.json"
+    click.echo(str(write_report(Comparison.load(file), file.parent)))
+
+
 class Bar:
     """One progress bar that changes its text as the work goes on."""
 

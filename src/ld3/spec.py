@@ -2,9 +2,10 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -18,6 +19,7 @@ from ld3.store import read_bytes
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Count = Annotated[int, Field(ge=1, le=100)]
 DTYPES: tuple[str, ...] = get_args(Dtype)
+Spec = TypeVar("Spec", bound=BaseModel)
 
 
 class RunSpec(BaseModel):
@@ -91,22 +93,7 @@ class RunSpec(BaseModel):
     @classmethod
     def read(cls, flags: dict[str, Any], file: Path | None = None) -> "RunSpec":
         """Flags win over the file; unknown words and bad values are a :class:`SpecError`."""
-        words: dict[str, Any] = {}
-        if file is not None:
-            try:
-                words = tomllib.loads(read_bytes(file).decode())
-            except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-                raise SpecError(f"{file}: got something that is not TOML ({error})") from None
-        words |= {key: value for key, value in flags.items() if value is not None}
-        words = _ranges(words)
-        try:
-            spec = cls.model_validate(words)
-        except ValidationError as error:
-            first = error.errors()[0]
-            word = str(first["loc"][0]) if first["loc"] else "spec"
-            if first["type"] == "extra_forbidden":
-                raise unknown("word in the spec", word, cls.model_fields) from None
-            raise SpecError(f"{word}: got {first['input']!r}: {first['msg']}") from None
+        spec = validated(cls, _ranges(words_of(flags, file)))
         make_solver(spec.solver, spec.order, spec.variant)  # a wrong name is said here
         if spec.teacher_solver is not None:
             make_solver(spec.teacher_solver, spec.teacher_order, spec.teacher_variant)
@@ -114,6 +101,29 @@ class RunSpec(BaseModel):
             if grid is not None and not grid.endswith(".json"):
                 make_method(grid)
         return spec
+
+
+def words_of(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """Those of a TOML file, and flags that were given, which win."""
+    words: dict[str, Any] = {}
+    if file is not None:
+        try:
+            words = tomllib.loads(read_bytes(file).decode())
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SpecError(f"{file}: got something that is not TOML ({error})") from None
+    return words | {key: value for key, value in flags.items() if value is not None}
+
+
+def validated(kind: type[Spec], words: Mapping[str, Any]) -> Spec:
+    """A spec of that kind; unknown words and bad values are a :class:`SpecError`."""
+    try:
+        return kind.model_validate(words)
+    except ValidationError as error:
+        first = error.errors()[0]
+        word = str(first["loc"][0]) if first["loc"] else "spec"
+        if first["type"] == "extra_forbidden":
+            raise unknown("word in the spec", word, kind.model_fields) from None
+        raise SpecError(f"{word}: got {first['input']!r}: {first['msg']}") from None
 
 
 def _ranges(words: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+"""A comparison on the terminal: one block for each solver and number of evaluations."""
+
+from collections.abc import Iterator
+
+from ld3.comparison import Block, Comparison, Metric, Range, Row
+
+SHORT = {
+    "rmse": "RMSE", "frechet": "FD real", "frechet_accurate": "FD accurate", "kid": "KID",
+    "cmmd": "CMMD", "precision": "precision", "recall": "recall", "agreement": "class",
+}  # fmt: skip
+
+
+def compare_lines(comparison: Comparison) -> Iterator[str]:
+    """All of it."""
+    spec, first = comparison.spec, comparison.metrics[0]
+    several = f", {spec['seeds']} learning seeds" if int(spec["seeds"]) > 1 else ""
+    yield (
+        f"{comparison.model['name']}: {first.label.lower()} ({first.unit}) on {spec['held_out']} "
+        f"held-out noises{several}; lower is better"
+    )
+    for block in comparison.blocks:
+        yield ""
+        yield from _block(block, comparison.metrics)
+    yield ""
+    yield (
+        "* smallest distance; = best baseline, picked on this very noise, in its favour. [ ] are "
+        "95 % intervals by"
+    )
+    yield (
+        "paired bootstrap. ratio: to the best baseline; nearer: noises on which a method beats it. "
+        "evaluations: of the"
+    )
+    yield "network on one sample, teacher included, a backward pass as two."
+
+
+def _block(block: Block, metrics: list[Metric]) -> Iterator[str]:
+    shown = [metric for metric in metrics if metric.key in SHORT]
+    head = ["method", "distance", "", "ratio", "", "nearer", *(SHORT[m.key] for m in shown)]
+    rows = [_cells(row, block, shown) for row in block.rows if not row.failed]
+    table = [[*head, "evaluations", "seconds"], *rows]
+    widths = [max(len(row[c]) for row in table) for c in range(len(table[0]))]
+    yield f"{block.solver}, {block.nfe} evaluations"
+    for row in table:
+        yield "  ".join(
+            cell.ljust(width) if c in (0, 2, 4) else cell.rjust(width)
+            for c, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+    for failed in (row for row in block.rows if row.failed):
+        yield f"{failed.method}: failed: {failed.failed}"
+    yield block.verdict
+
+
+def _cells(row: Row, block: Block, shown: list[Metric]) -> list[str]:
+    mark = " *" if row is block.rows[0] else ""
+    mark += " =" if row.method == block.baseline else ""
+    cost = row.evaluations + row.teacher_evaluations
+    return [
+        row.method + mark,
+        *_range(row.scores["distance"], 5),
+        *_range(row.ratio, 2),
+        "" if row.wins is None or row.method == block.baseline else f"{100 * row.wins:.0f} %",
+        *(f"{row.scores[m.key].value:.4f}" if m.key in row.scores else "" for m in shown),
+        f"{cost:,}",
+        f"{row.seconds:.1f}" if row.seconds >= 0.05 else "0",
+    ]
+
+
+def _range(interval: Range | None, digits: int) -> tuple[str, str]:
+    if interval is None:
+        return "", ""
+    ends = f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    return f"{interval.value:.{digits}f}", ends

@@ -1,0 +1,114 @@
+"""Pictures of a comparison: the same noise by teacher, best baseline and learned plan.
+
+The noises are the first ones, whatever they show, and the worst ones: where the learned plan is
+farthest from the teacher, where the baseline is, and where learning gains least.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from math import isqrt
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from ld3.compare.cells import Ground, samples_of
+from ld3.compare.summary import Result
+from ld3.comparison import Block, Pictures, Sheet
+from ld3.pictures import is_image, png
+
+FIRST, WORST = 8, 4
+BYTES = 2_400_000  # of all pixels together, so that a page stays small
+
+Blocks = Sequence[tuple[Block, Mapping[str, Result]]]
+
+
+def pictures_of(
+    ground: Ground, blocks: Blocks, tell: Callable[[int, int], None]
+) -> Pictures | None:
+    """For each block, with its results of the first seed by method; None if there is nothing."""
+    target = ground.held.target
+    if not is_image(target[:1]):
+        return None
+    chosen = [(block, results, _sheet(block)) for block, results in blocks]
+    kept = [(block, results, sheet) for block, results, sheet in chosen if sheet is not None]
+    if not kept:
+        return None
+    asked = {number for _, _, sheet in kept for number in _numbers(sheet)}
+    count = len(asked) + sum(2 * len(_numbers(sheet)) for _, _, sheet in kept)
+    shrink = _shrink(target.shape[1:], count)
+    height, width = shrink(target[:1]).shape[2:]
+    sheets = []
+    for done, (_, results, sheet) in enumerate(kept):
+        tell(done, len(kept))
+        drawn = {}
+        for role, method in (("before", sheet.before), ("after", sheet.after)):
+            if method in results:
+                drawn[f"{role}_png"] = _drawn(ground, results[method], _numbers(sheet), shrink)
+        sheets.append(sheet.model_copy(update=drawn))
+    teacher = _encoded(shrink(target[sorted(asked)]), sorted(asked))
+    return Pictures(height=height, width=width, teacher=teacher, sheets=sheets)
+
+
+def _sheet(block: Block) -> Sheet | None:
+    """Which methods on which noises; pictures come later."""
+    rows = {row.method: row for row in block.rows}
+    if block.baseline is not None:
+        before, after = block.baseline, block.featured or "teacher"
+    elif block.featured is not None:
+        before, after = block.featured, "teacher"
+    else:
+        return None
+    base = rows[before].distances
+    own = rows[after].distances if after in rows else base
+    change = [b - a for a, b in zip(own, base, strict=True)]
+    return Sheet(
+        solver=block.solver,
+        nfe=block.nfe,
+        before=before,
+        after=after,
+        first=list(range(min(FIRST, len(base)))),
+        worst_after=_largest(own) if after in rows else [],
+        worst_before=_largest(base),
+        least_gain=_largest([-value for value in change]) if after in rows else [],
+        before_png={},
+        after_png={},
+    )
+
+
+def _numbers(sheet: Sheet) -> list[int]:
+    parts = (sheet.first, sheet.worst_after, sheet.worst_before, sheet.least_gain)
+    return sorted({number for part in parts for number in part})
+
+
+def _largest(values: Sequence[float]) -> list[int]:
+    order = sorted(range(len(values)), key=lambda i: -values[i])
+    return order[:WORST]
+
+
+def _drawn(
+    ground: Ground, result: Result, numbers: list[int], shrink: Callable[[Tensor], Tensor]
+) -> dict[str, str]:
+    assert result.found.tuned is not None
+    table = ground.table(result.cell, result.found.tuned)
+    return _encoded(shrink(samples_of(ground, table, numbers)), numbers)
+
+
+def _encoded(images: Tensor, numbers: Sequence[int]) -> dict[str, str]:
+    return {
+        str(number): b64encode(png(image)).decode()
+        for number, image in zip(numbers, images, strict=True)
+    }
+
+
+def _shrink(shape: torch.Size, count: int) -> Callable[[Tensor], Tensor]:
+    """Makes pictures small enough for `count` of them to fit on a page."""
+    channels, height, width = shape
+    side = max(16, isqrt(BYTES // (count * channels)))
+    factor = min(1.0, side / max(height, width))
+    size = (max(1, round(height * factor)), max(1, round(width * factor)))
+
+    def shrink(images: Tensor) -> Tensor:
+        return images if factor == 1 else interpolate(images.float(), size, mode="area")
+
+    return shrink

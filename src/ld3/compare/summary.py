@@ -1,0 +1,166 @@
+"""From cells to what a person reads: means, intervals, the best baseline, and a plain verdict."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from ld3 import zoo
+from ld3.bootstrap import Interval, Weights, jackknife, mean, ratio, wins
+from ld3.compare.cells import KEYS, Cell, Found, Ground, needs_of
+from ld3.compare.spec import CompareSpec, kind_of, title
+from ld3.comparison import Block, Gain, Metric, Range, Row
+from ld3.discretizers.ld3.presets import Teacher
+from ld3.solvers import Solver, make_solver
+
+CURVE = 200  # points kept of a learning curve
+
+Values = dict[str, tuple[float, list[float]]]
+"""By metric: on all samples, and without each block of them in turn."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a cell."""
+
+    cell: Cell
+    found: Found
+    held: Mapping[str, Sequence[float]]  # empty: failed
+    full: Values  # empty: not asked for
+
+
+def distance_metrics(ground: Ground) -> list[Metric]:
+    """The columns that compare sample by sample."""
+    shipped = ground.loaded.name in zoo.SHIPPED
+    kind = ground.spec.distance
+    kind = ("perceptual" if shipped else "l2") if kind == "auto" else kind
+    return [
+        Metric(key="distance", label="Distance to the teacher", unit=kind),
+        Metric(key="distance_accurate", label="Distance to an accurate run", unit=kind),
+        Metric(key="rmse", label="RMSE to the teacher", unit="root mean square"),
+        Metric(key="rmse_accurate", label="RMSE to an accurate run", unit="root mean square"),
+    ]
+
+
+def featured(spec: CompareSpec) -> str | None:
+    """The learned method to show: `ld3`, else the first that was asked for. Not by its result."""
+    learned = [name for name in spec.names if kind_of(name) == "learned"]
+    return "ld3" if "ld3" in learned else next(iter(learned), None)
+
+
+def block_of(
+    ground: Ground, solver: Solver, nfe: int, results: Sequence[Result], main: str | None
+) -> Block:
+    """The rows of one solver and number of evaluations, best first."""
+    by_method: dict[str, list[Result]] = {}
+    for result in results:
+        by_method.setdefault(result.cell.method, []).append(result)
+    distances = {
+        method: np.array([result.held["distance"] for result in several], dtype=np.float64)
+        for method, several in by_method.items()
+        if all(result.held for result in several)
+    }  # (S, n) each
+    means = {method: float(values.mean()) for method, values in distances.items()}
+    known = [method for method in means if kind_of(method) != "learned"]
+    best = min(known, key=lambda method: means[method]) if known else None
+    weights = Weights.drawn(ground.spec.held_out, ground.spec.seeds)
+    rows = [
+        _row(ground, method, several, weights, None if best is None else distances[best])
+        for method, several in by_method.items()
+    ]
+    rows.sort(key=lambda row: (bool(row.failed), means.get(row.method, 0.0)))
+    shown = main if main in means else None
+    verdict, gain = _verdict({row.method: row for row in rows}, shown, best)
+    return Block(
+        solver=title(solver), nfe=nfe, baseline=best, featured=shown, verdict=verdict,
+        gain=gain, rows=rows,
+    )  # fmt: skip
+
+
+def _row(
+    ground: Ground,
+    method: str,
+    several: Sequence[Result],
+    weights: Weights,
+    baseline: np.ndarray | None,
+) -> Row:
+    first = several[0].found
+    spec = ground.spec
+    failed = next((r.found.failed for r in several if r.found.failed), "")
+    if not failed and not all(r.held for r in several):
+        failed = "its samples are not finite"
+    row = Row(
+        method=method,
+        kind=kind_of(method),
+        seeds=len(several),
+        failed=failed[:1000],
+        evaluations=round(float(np.mean([r.found.evaluations for r in several]))),
+        seconds=float(np.mean([r.found.seconds for r in several])),
+        teacher_evaluations=_teacher_cost(spec) if "pairs" in needs_of(method) else 0,
+    )
+    if failed or first.tuned is None:
+        return row
+    held = {key: np.array([r.held[key] for r in several], dtype=np.float64) for key in KEYS}
+    scores = {key: _range(mean(values, weights)) for key, values in held.items()}
+    for key in several[0].full:
+        if all(key in r.full for r in several):
+            left_out = [r.full[key][1] for r in several]
+            scores[key] = _range(jackknife([r.full[key][0] for r in several], left_out))
+    own = held["distance"]
+    schedule, grid = ground.loaded.model.schedule, first.tuned.grid
+    against = {}
+    if baseline is not None:
+        against = {"ratio": _range(ratio(own, baseline, weights)), "wins": wins(own, baseline)}
+    return row.model_copy(
+        update=against
+        | {
+            "scores": scores,
+            "median": float(np.median(own)),
+            "worst": float(own.max()),
+            "lam": schedule.lam(grid.times).tolist(),
+            "net_lam": schedule.lam(grid.net_times).tolist(),
+            "corrected": first.tuned.corrections is not None,
+            "curve": _thinned(first.curve),
+            "distances": [float(f"{value:.5g}") for value in own.mean(0)],
+        }
+    )
+
+
+def _verdict(rows: Mapping[str, Row], shown: str | None, best: str | None) -> tuple[str, Gain]:
+    """In one sentence, whether learning was worth it."""
+    if best is None or shown is None:
+        lacking = "baseline" if best is None else "learned method"
+        return f"There is no {lacking} to compare with.", ""
+    interval = rows[shown].ratio
+    assert interval is not None
+    ends = f"95 %: {interval.low:.2f} to {interval.high:.2f}"
+    if interval.high < 1:
+        return (
+            f"{shown} is at {interval.value:.2f} of the distance of the best baseline, {best} "
+            f"({ends})."
+        ), "gain"
+    if interval.low > 1:
+        return (
+            f"{shown} is worse: {interval.value:.2f} times the distance of the best baseline, "
+            f"{best} ({ends}). Use {best}."
+        ), "worse"
+    return (
+        f"No gain: {shown} is at {interval.value:.2f} of the distance of the best baseline, "
+        f"{best}, and the interval includes 1 ({ends})."
+    ), "none"
+
+
+def _teacher_cost(spec: CompareSpec) -> int:
+    """Evaluations for the pairs of one seed."""
+    teacher: Teacher = spec.teacher
+    solver = make_solver(teacher.solver, teacher.order or None, teacher.variant or None)
+    return solver.nfe(teacher.steps) * (spec.pairs + spec.valid)
+
+
+def _thinned(curve: Sequence[float]) -> list[float]:
+    every = -(-len(curve) // CURVE)
+    return list(curve[:: every or 1])
+
+
+def _range(interval: Interval) -> Range:
+    return Range(**asdict(interval))

@@ -1,0 +1,172 @@
+"""What a comparison came to: the content of `compare.json`, checked when it is read.
+
+It holds everything a table or a page shows, so that neither computes anything.
+"""
+
+import csv
+import io
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ld3.errors import StoreError
+from ld3.store import read_json, write_bytes, write_json
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Text = Annotated[str, Field(max_length=2000)]
+Count = Annotated[int, Field(ge=0)]
+Png = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$", max_length=4_000_000)]  # base64
+Kind = Literal["handmade", "published", "searched", "learned"]
+Gain = Literal["gain", "none", "worse", ""]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Range(_Part):
+    """A number with its 95 % interval."""
+
+    value: Number
+    low: Number
+    high: Number
+
+
+class Metric(_Part):
+    """A column, and what it is."""
+
+    key: Text
+    label: Text
+    unit: Text = ""
+    better: Literal["lower", "higher"] = "lower"
+
+
+class Method(_Part):
+    """A way to choose the times."""
+
+    name: Text
+    kind: Kind
+    source: Text
+    needs: list[Text] = []
+
+
+class Row(_Part):
+    """One method with one solver and number of evaluations."""
+
+    method: Text
+    kind: Kind
+    seeds: Count
+    failed: Text = ""  # why there is nothing else
+    scores: dict[Text, Range] = {}  # by the key of the metric
+    ratio: Range | None = None  # of its distance to that of the best baseline
+    wins: Number | None = None  # share of noises on which it is nearer than the best baseline
+    median: Number | None = None
+    worst: Number | None = None
+    evaluations: Count = 0  # of the network on one sample, a backward pass as two
+    teacher_evaluations: Count = 0  # for the pairs, if the method needs them
+    seconds: Number = 0.0
+    lam: list[Number] = []  # the grid of the first seed: log(alpha/sigma) of its times,
+    net_lam: list[Number] = []  # and of what the network is told
+    corrected: bool = False  # whether the solver's coefficients were changed, too
+    curve: list[Number] = []  # what the method minimised, of the first seed
+    distances: list[Number] = []  # a noise, mean over seeds
+
+
+class Block(_Part):
+    """One solver and one number of evaluations."""
+
+    solver: Text
+    nfe: Count
+    baseline: Text | None  # the best of the methods that are not learned
+    featured: Text | None  # the learned method that is shown; fixed before any result
+    verdict: Text
+    gain: Gain
+    rows: list[Row]
+
+
+class Sheet(_Part):
+    """Pictures of one block from the same noise, by the number of the noise."""
+
+    solver: Text
+    nfe: Count
+    before: Text  # method
+    after: Text  # method, or "teacher"
+    first: list[Count]  # the first held-out noises
+    worst_after: list[Count]  # where `after` is farthest from the teacher
+    worst_before: list[Count]
+    least_gain: list[Count]  # where `after` gains least, or loses most
+    before_png: dict[Text, Png]
+    after_png: dict[Text, Png]
+
+
+class Pictures(_Part):
+    """In [-1, 1] as PNG, perhaps made smaller."""
+
+    height: Count
+    width: Count
+    teacher: dict[Text, Png]
+    sheets: list[Sheet]
+
+
+class Comparison(_Part):
+    """Everything a page needs."""
+
+    format: Literal["ld3-compare-1"] = "ld3-compare-1"
+    command: Text
+    spec: dict[Text, Any]
+    model: dict[Text, Any]
+    teacher: dict[Text, Any]
+    seeds: dict[Text, Text]  # what each range of seeds was used for
+    versions: dict[Text, Text]
+    metrics: list[Metric]
+    methods: list[Method]
+    blocks: list[Block]
+    pictures: Pictures | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> "Comparison":
+        """Read and check a file."""
+        return cls.checked(read_json(path), str(path))
+
+    @classmethod
+    def checked(cls, content: object, name: str = "comparison") -> "Comparison":
+        """From parsed JSON, or a :class:`StoreError` that says what is wrong with it."""
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
+            raise StoreError(
+                f"{name}: {where}: {first['msg']}; make it anew with `ld3 compare`"
+            ) from None
+
+    def save(self, path: Path) -> None:
+        """Whole or not at all."""
+        write_json(path, self.model_dump(mode="json"))
+
+    def write_csv(self, path: Path) -> None:
+        """One line a method, solver and number of evaluations."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        keys = [metric.key for metric in self.metrics]
+        ends = ("value", "low", "high")
+        ranges = [f"{k}_{end}".removesuffix("_value") for k in [*keys, "ratio"] for end in ends]
+        costs = ["evaluations", "teacher_evaluations", "seconds"]
+        spread = ["wins", "median", "worst"]
+        place = ("model", "solver", "nfe", "best_baseline", "method", "kind", "seeds")
+        writer.writerow([*place, *ranges, *spread, *costs, "failed"])
+        for block in self.blocks:
+            where = [_cell(self.model["name"]), block.solver, block.nfe, block.baseline]
+            for row in block.rows:
+                several = [*(row.scores.get(key) for key in keys), row.ratio]
+                numbers = [getattr(r, end, "") for r in several for end in ends]
+                rest = [getattr(row, name) for name in (*spread, *costs, "failed")]
+                writer.writerow([*where, row.method, row.kind, row.seeds, *numbers, *rest])
+        write_bytes(path, text.getvalue().encode())
+
+
+def _cell(text: object) -> str:
+    """Text that no spreadsheet takes for a formula."""
+    word = str(text)
+    return f"'{word}" if word[:1] in "=+-@" else word
