@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from ld3 import METHODS, SOLVERS, __version__
+from ld3.discretizers.door import SEARCHES
 from ld3.schedules import SCHEDULES
 
 
@@ -33,7 +34,11 @@ def test_help_does_not_load_torch() -> None:
 
 @pytest.mark.parametrize(
     ("command", "names"),
-    [("solvers", set(SOLVERS)), ("methods", set(METHODS)), ("schedules", set(SCHEDULES))],
+    [
+        ("solvers", set(SOLVERS)),
+        ("methods", {*METHODS, *SEARCHES}),
+        ("schedules", set(SCHEDULES)),
+    ],
 )
 def test_lists(command: str, names: set[str]) -> None:
     listed = ld3(command)

@@ -70,17 +70,32 @@ def solvers(json_: bool) -> None:
 def methods(json_: bool) -> None:
     """List the ways to choose the times."""
     from ld3.discretizers import METHODS
+    from ld3.discretizers.door import SEARCHES
 
+    rows: list[dict[str, object]] = [
+        {"name": name, "even_in": method.variable, "needs": [], "source": method.source}
+        for name, method in METHODS.items()
+    ]
+    rows += [
+        {"name": name, "even_in": None, "needs": sorted(search.needs), "source": search.source}
+        for name, search in SEARCHES.items()
+    ]
     if json_:
-        rows = [
-            {"name": name, "even_in": method.variable, "source": method.source}
-            for name, method in METHODS.items()
-        ]
         click.echo(json.dumps(rows, indent=2))
         return
+    needs = {name: " and ".join(sorted(search.needs)) for name, search in SEARCHES.items()}
     _table(
-        ("method", "even steps in", "where from"),
-        [(name, method.variable, method.source) for name, method in METHODS.items()],
+        ("method", "even steps in", "needs", "where from"),
+        [
+            (
+                name,
+                str(row["even_in"] or "searched for"),
+                needs.get(name) or "-",
+                str(row["source"]),
+            )
+            for row in rows
+            for name in (str(row["name"]),)
+        ],
     )
 
 
@@ -156,7 +171,7 @@ def models(json_: bool) -> None:
     "--preset", help="standard, fast, best, paper-pixel, -latent, -text-to-image.  [standard]"
 )
 @click.option("--learn", help="times, times+net or times+net+coefficients; as the preset says.")
-@click.option("--start", help="best, a method of `ld3 methods`, or a plan.json.  [best]")
+@click.option("--start", help="best, a grid of `ld3 methods`, or a plan.json.  [best]")
 @click.option("--distance", help="auto, l1, l2, pseudo-huber, lpips-vgg, lpips-alex.  [auto]")
 @click.option("--pairs", type=int, help="Learning pairs.")
 @click.option("--guidance", help="Scale of classifier-free guidance; 1-4: a range.  [1]")
@@ -168,7 +183,7 @@ def models(json_: bool) -> None:
 @click.option("--teacher-solver", help="Solver of the teacher, instead of the preset's.")
 @click.option("--teacher-order", type=int, help="Its order.")
 @click.option("--teacher-variant", help="Its variant.")
-@click.option("--teacher-grid", help="Its grid, a method of `ld3 methods`.")
+@click.option("--teacher-grid", help="Its grid, of `ld3 methods`.")
 @click.option("--teacher-steps", type=int, help="Its number of steps.")
 @click.option("--device", help="Where the network runs.  [cpu]")
 @click.option("--dtype", help="Of the network: float32, float64, bfloat16 or float16.")

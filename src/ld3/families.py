@@ -20,13 +20,12 @@ from ld3.discretizers.ld3.presets import for_family
 from ld3.discretizers.ld3.student import Problem, Student
 from ld3.discretizers.ld3.tuning import FamilyTuning
 from ld3.discretizers.ld3.warp import Warp
+from ld3.discretizers.starts import GRIDS, SCREEN
 from ld3.errors import PlanError, SpecError
 from ld3.models import Model
 from ld3.plan import FamilyPart, Member, Plan
 from ld3.runs import (
-    GRIDS,
     HELD,
-    SCREEN,
     SO_FAR,
     Course,
     Interrupted,

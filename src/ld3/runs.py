@@ -28,6 +28,7 @@ from ld3.discretizers.ld3.learn import (
 from ld3.discretizers.ld3.presets import Preset, Teacher, make_preset, without_gradients
 from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem, Student, roughness
 from ld3.discretizers.ld3.tuning import Numbers, Tuning, tuned_table
+from ld3.discretizers.starts import GRIDS, SCREEN, TRIED, finalists, ranked
 from ld3.distances import Distance
 from ld3.errors import Ld3Error, PlanError, SpecError, StoreError
 from ld3.grids import knots
@@ -44,9 +45,6 @@ from ld3.table import Table, Tuned, compile_table
 from ld3.teacher import Pairs, teach
 
 VALID, HELD = 1_000_000_000, 2_000_000_000  # where seeds begin
-GRIDS = tuple(name for name in METHODS if not name.startswith("paper-"))
-TRIED = (*GRIDS, *BUMPS)  # as starts
-SCREEN, FINALISTS = 6, 6  # pairs on which all starts are compared; how many are on all pairs
 
 
 @dataclass(frozen=True)
@@ -282,22 +280,20 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
     losses: dict[str, float] = {}
     chosen: tuple[str, ...] = (job.spec.start,)
     if job.spec.start == "best":
-        rounds = ((SCREEN, TRIED), (0, ()))
-        for pairs, names in rounds:
-            names = names or tuple(_ranked(losses)[:FINALISTS])
-            losses = {}
-            for done, name in enumerate(names):
-                table = tuned_table(job.solver, problem.model.schedule, _start(name, job))
 
-                def measure(table: Table = table, pairs: int = pairs) -> dict[str, Any]:
-                    loss = student.mean_loss(table, limit=pairs)
-                    return {"loss": loss if math.isfinite(loss) else None}
+        def loss(name: str, pairs: int) -> float:
+            table = tuned_table(job.solver, problem.model.schedule, _start(name, job))
 
-                what = ["start", pairs, len(problem.valid), *measure_of(job)]
-                loss = remembered(job, table, what, measure)["loss"]
-                losses[name] = math.inf if loss is None else loss
-                tell("trying starts", done + 1, len(names))
-        chosen = tuple(_ranked(losses)[: job.preset.starts])
+            def measure() -> dict[str, Any]:
+                value = student.mean_loss(table, limit=pairs)
+                return {"loss": value if math.isfinite(value) else None}
+
+            what = ["start", pairs, len(problem.valid), *measure_of(job)]
+            value = remembered(job, table, what, measure)["loss"]
+            return math.inf if value is None else float(value)
+
+        losses = finalists(loss, lambda done, total: tell("trying starts", done, total))
+        chosen = tuple(ranked(losses)[: job.preset.starts])
     rough = roughness(problem, _start(chosen[0], job).grid)
     seen = min(SCREEN, len(problem.valid)) * len(TRIED) + len(problem.valid) * len(losses)
     screened = (problem.nfe - 1) * seen if losses else 0
@@ -305,12 +301,6 @@ def _starts(job: Job, problem: Problem, tell: Tell, fresh: bool) -> Starts:
     starts = Starts(chosen, losses, rough if math.isfinite(rough) else 0.0, cost)
     write_json(file, asdict(starts))
     return starts
-
-
-def _ranked(losses: Mapping[str, float]) -> list[str]:
-    """Best first; those that are not finite only if there are no others."""
-    finite = [name for name in losses if math.isfinite(losses[name])] or list(losses)
-    return sorted(finite, key=lambda name: losses[name])
 
 
 def _start(name: str, job: Job) -> Tuned:

@@ -22,7 +22,7 @@ SEARCHES: dict[str, Discretizer] = {
     "dmn": DMN(),
     "gits": GITS(),
     "ays": AYS(),
-    "ays-ode": AYS(weight="ode"),
+    "ays-kl": AYS(weight="kl"),
     "oss": OSS(),
     "ddss": DDSS(),
     "ddss-ggdm": DDSS(coefficients=True),
