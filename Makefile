@@ -34,6 +34,7 @@ results: $(VENV)/.dev
 	$(BIN)/python experiments/ablations.py
 	$(BIN)/python experiments/parts.py
 	$(BIN)/python experiments/ranges.py
+	$(BIN)/python experiments/bound.py
 
 clean:
 	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache

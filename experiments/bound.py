@@ -7,7 +7,7 @@ scores and at most 64 dimensions, so that log-determinants are those of the whol
 and student are UniPC with 20 and 7 evaluations, as in the paper.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,48 +84,68 @@ def noise(model: Mixture) -> Tensor:
 
 
 def table(cases: Sequence[Case]) -> str:
+    rows: dict[str, Callable[[Case], str]] = {
+        "preimages found": lambda c: f"{c.true.found:.0%}",
+        "KL(q ‖ p)": lambda c: f"{c.true.kl:.3f} ± {c.true.kl_error:.3f}",
+        "bound": lambda c: f"{c.true.bound.total:.3f}",
+        "· r²/2": lambda c: f"{c.true.bound.ball:.3f}",
+        "· r √(d+1)": lambda c: f"{c.true.bound.shift:.3f}",
+        "· gap": lambda c: f"{c.true.bound.gap:.3f}",
+        "r: largest ‖a − b‖": lambda c: f"{c.true.bound.radius:.3f}",
+        "median ‖a − b‖": lambda c: f"{float(c.true.distances.median()):.3f}",
+        "random gap, r = 0": lambda c: f"{c.random[0].gap:.3f}",
+        "random gap, r = 10": lambda c: f"{c.random[-1].gap:.3f}",
+    }
     lines = [
         f"Made by `python experiments/bound.py`: UniPC-3, {NFE} evaluations, teacher UniPC-3 with "
-        f"{TEACHER} on `logsnr`, {SAMPLES} noises, whole Jacobians in float64. Nats.\n",
-        "| model | student | found | KL(q ‖ p) | largest ‖a − b‖ = r | median | r²/2 | r√(d+1) | gap "
-        "| bound | random gap, r = 0 | r = 10 |",
-        "|---" * 12 + "|",
+        f"{TEACHER} on `logsnr`, {SAMPLES} noises, whole Jacobians in float64. In nats.\n",
+        "| | " + " | ".join(f"{case.model}: `{case.student}`" for case in cases) + " |",
+        "|---" * (len(cases) + 1) + "|",
     ]
-    for case in cases:
-        true, bound = case.true, case.true.bound
-        gaps = {b.radius: b.gap for b in case.random}
-        lines.append(
-            f"| {case.model} | `{case.student}` | {true.found:.0%} "
-            f"| {true.kl:.3f} ± {true.kl_error:.3f} | {bound.radius:.3f} "
-            f"| {float(true.distances.median()):.3f} | {bound.ball:.3f} | {bound.shift:.3f} "
-            f"| {bound.gap:.3f} | {bound.total:.3f} | {gaps[0.0]:.3f} | {gaps[10.0]:.3f} |"
-        )
+    for title, show in rows.items():
+        lines.append(f"| {title} | " + " | ".join(show(case) for case in cases) + " |")
     return "\n".join(lines) + "\n"
 
 
 def draw(path: Path, cases: Sequence[Case]) -> None:
     """Per model the terms for a at random, and the one radius where preimages are true."""
     names = list(dict.fromkeys(case.model for case in cases))
-    figure, axes = plt.subplots(1, len(names), figsize=(11, 4.2), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, len(names), figsize=(10, 5), layout="constrained", sharey=True)
     for axis, name in zip(axes, names, strict=True):
         learned, known = (case for case in cases if case.model == name)
-        bounds = [b for b in learned.random if b.radius > 0]
-        r = [b.radius for b in bounds]
-        axis.plot(r, [b.ball for b in bounds], color="tab:green", label="r²/2")
-        axis.plot(r, [b.shift for b in bounds], color="tab:orange", label="r √(d+1)")
-        for case, style, what in ((learned, "-", "learned"), (known, ":", known.student)):
-            gaps = [b.gap for b in case.random if b.radius > 0]
-            axis.plot(r, gaps, style, color="tab:blue", label=f"gap at random a: {what}")
-        axis.plot(r, [b.total for b in bounds], color="black", lw=1, label="sum, learned")
-        for case, fill, what in ((learned, "full", "learned"), (known, "none", known.student)):
-            at, kind = case.true.bound.radius, {"ls": "none", "fillstyle": fill, "ms": 8}
-            axis.plot(at, case.true.bound.gap, "D", color="tab:blue", **kind, label=f"true gap: {what}")
-            axis.plot(at, case.true.bound.total, "s", color="black", **kind, label=f"true sum: {what}")
-            axis.plot(at, case.true.kl, "o", color="tab:red", **kind, label=f"KL itself: {what}")
-        axis.set(xscale="log", yscale="log", xlabel="radius r, in standard deviations", title=name)
+        known_terms = [Bound.of(0.002 * i, learned.d, 0.0) for i in range(1, 5001)]
+        fine = [b.radius for b in known_terms]
+        axis.plot(fine, [b.ball for b in known_terms], color="tab:green", label="r²/2")
+        axis.plot(fine, [b.shift for b in known_terms], color="tab:orange", label="r √(d+1)")
+        r = RADII
+        for case, style, what in ((learned, "-", "learned"), (known, ":", "best grid")):
+            axis.plot(
+                r,
+                [b.gap for b in case.random],
+                style,
+                color="tab:blue",
+                label=f"gap at random a: {what}",
+            )
+        axis.plot(r, [b.total for b in learned.random], color="black", lw=1, label="sum, learned")
+        for case, fill, what in ((learned, "full", "learned"), (known, "none", "best grid")):
+            bound = case.true.bound
+            for value, mark, colour, kind in (
+                (bound.total, "s", "black", "true sum"),
+                (bound.gap, "D", "tab:blue", "true gap"),
+                (case.true.kl, "o", "tab:red", "KL itself"),
+            ):
+                axis.plot(
+                    bound.radius, value, mark, color=colour, fillstyle=fill, ms=8, ls="none",
+                    label=f"{kind}: {what}",
+                )  # fmt: skip
+        axis.set(yscale="log", xlabel="radius r, in standard deviations", title=name)
+        axis.set_xscale("symlog", linthresh=0.1, linscale=0.5)
+        axis.set_xlim(left=0)
         axis.grid(alpha=0.3)
+    axes[0].set_ylim(1e-3, 3e3)
     axes[0].set_ylabel("nats")
-    axes[-1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncol=4, frameon=False)
     figure.savefig(path, dpi=130)
 
 

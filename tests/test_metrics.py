@@ -182,6 +182,8 @@ def test_kernels_against_all_pairs_one_by_one(monkeypatch: pytest.MonkeyPatch) -
     assert cmmd(5 * a, b, sigma=2.0) == pytest.approx(wanted, rel=1e-9)
     assert cmmd(a, b, sigma=2.0, scale=1.0) == pytest.approx(wanted / 1000, rel=1e-9)
     assert cmmd(a, a) == pytest.approx(0, abs=1e-9)
+    means = (u.mean(0) - v.mean(0)).square().sum()
+    assert cmmd(a, b) == pytest.approx(10 * float(means), rel=0.02)  # a wide kernel
 
 
 def test_kid_is_unbiased() -> None:
@@ -193,6 +195,24 @@ def test_kid_is_unbiased() -> None:
     assert (values < 0).any()
     frechet = torch.tensor([frechet_distance(*(Moments.of([p]) for p in pair)) for pair in parts])
     assert frechet.mean() > 10 * frechet.std() / 60**0.5
+
+
+def test_kid_of_sets_from_the_same_noise() -> None:
+    """Nearly equal rows: the estimate for independent sets is far too small, the other is not."""
+    f = features(6000, 0, d=4) / 4
+    twins = f + 0.01 * features(6000, 1, d=4) - 0.01
+    parts = list(zip(f.view(60, 100, 4), twins.view(60, 100, 4), strict=True))
+    apart, paired = (
+        torch.tensor([polynomial_mmd(x, y, paired=p) for x, y in parts]) for p in (False, True)
+    )
+    wanted = polynomial_mmd(f, twins, paired=True)
+    assert (paired.mean() - wanted).abs() < 4 * paired.std() / 60**0.5
+    assert apart.mean() < wanted - 20 * apart.std() / 60**0.5
+    one, two = (kid(*parts[0], subsets=20, size=n, paired=True) for n in (50, 100))
+    assert abs(one.mean - two.mean) < 4 * one.std / 20**0.5
+    assert two.mean == pytest.approx(float(paired[0]), rel=1e-9)
+    with pytest.raises(SpecError, match="got 6000 and 100 samples, wanted as many of both"):
+        polynomial_mmd(f, f[:100], paired=True)
 
 
 def test_kid_over_subsets() -> None:

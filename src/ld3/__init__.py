@@ -7,6 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ld3.compare import CompareSpec as CompareSpec
+    from ld3.compare import run_compare as run_compare
     from ld3.discretizers import METHODS as METHODS
     from ld3.discretizers import make_grid as make_grid
     from ld3.errors import Ld3Error as Ld3Error
@@ -46,6 +48,7 @@ __version__ = "0.1.0"
 _HOME = {
     name: module
     for module, names in {
+        "compare": ("CompareSpec", "run_compare"),
         "discretizers": ("METHODS", "make_grid"),
         "errors": ("Ld3Error",),
         "families": ("run_family",),

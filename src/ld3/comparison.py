@@ -161,7 +161,7 @@ class Comparison(_Part):
             for row in block.rows:
                 several = [*(row.scores.get(key) for key in keys), row.ratio]
                 numbers = [getattr(r, end, "") for r in several for end in ends]
-                rest = [getattr(row, name) for name in (*spread, *costs, "failed")]
+                rest = [*(getattr(row, name) for name in (*spread, *costs)), _cell(row.failed)]
                 writer.writerow([*where, row.method, row.kind, row.seeds, *numbers, *rest])
         write_bytes(path, text.getvalue().encode())
 

@@ -96,6 +96,12 @@ class Ground:
         check = range(VALID + first, VALID + first + spec.valid)
         return train, self._taught(teacher, check, "pairs to validate", tell)
 
+    @property
+    def nothing(self) -> Pairs:
+        """For methods that say they look at no pairs."""
+        empty = torch.empty(0, *self.loaded.model.shape, device=self.spec.device)
+        return Pairs((), empty, None, empty)
+
     @cached_property
     def held(self) -> Pairs:
         return self.held_by(self.spec.teacher)
@@ -182,7 +188,7 @@ def found_of(
     if file.exists() and not fresh:
         with suppress(StoreError, KeyError, TypeError, ValueError, Ld3Error):
             return _read_found(read_json(file), ground, steps)
-    train, valid = ground.pairs(cell.seed or 0)
+    train, valid = (ground.nothing,) * 2 if cell.seed is None else ground.pairs(cell.seed)
     model = ground.loaded.model
     problem = Problem(model, cell.solver, steps, ground.distance, train, valid, spec.guidance)
     begin = time.perf_counter()

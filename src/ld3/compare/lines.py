@@ -51,16 +51,18 @@ def _block(block: Block, metrics: list[Metric]) -> Iterator[str]:
 
 
 def _cells(row: Row, block: Block, shown: list[Metric]) -> list[str]:
-    mark = " *" if row is block.rows[0] else ""
-    mark += " =" if row.method == block.baseline else ""
-    cost = row.evaluations + row.teacher_evaluations
+    best = row.method == block.baseline
+    mark = " *" * (row is block.rows[0]) + " =" * best
+    ratio, ends = _range(row.ratio, 2)
+    nearer = "" if row.wins is None else f"{100 * row.wins:.0f} %"
     return [
         row.method + mark,
         *_range(row.scores["distance"], 5),
-        *_range(row.ratio, 2),
-        "" if row.wins is None or row.method == block.baseline else f"{100 * row.wins:.0f} %",
+        ratio,
+        "" if best else ends,
+        "" if best else nearer,
         *(f"{row.scores[m.key].value:.4f}" if m.key in row.scores else "" for m in shown),
-        f"{cost:,}",
+        f"{row.evaluations + row.teacher_evaluations:,}",
         f"{row.seconds:.1f}" if row.seconds >= 0.05 else "0",
     ]
 

@@ -32,7 +32,6 @@ def run_compare(
 
     `model` is one of one's own, to be used instead of the one that `spec.model` names.
     """
-    done = 0
     todo = cells_of(spec)
     sweep(spec.out / "cells")
     try:
@@ -42,15 +41,12 @@ def run_compare(
             work_ahead(spec, fresh, tell)
             fresh = False  # they are, now
         run = _runner(ground, fresh, tell)
-        results = []
-        for done, cell in enumerate(todo):
-            results.append(run(cell, done, len(todo)))
+        results = [run(cell, number, len(todo)) for number, cell in enumerate(todo)]
         tell(f"cells: all {len(todo)} done", len(todo), len(todo))
         return _comparison(ground, results, tell)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"{done} of {len(todo)} cells were looked at, finished ones are in "
-            f"{spec.out / 'cells'}; the same command goes on from there"
+            f"finished cells are in {spec.out / 'cells'}; the same command goes on from there"
         ) from None
 
 

@@ -32,7 +32,7 @@ class CompareSpec(BaseModel):
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
     pairs: Annotated[int, Field(ge=2, le=MANY)] = 128
     valid: Annotated[int, Field(ge=2, le=MANY)] = 32
-    held_out: Annotated[int, Field(ge=2, le=100_000)] = 64
+    held_out: Annotated[int, Field(ge=2, le=5_000)] = 64
     guidance: Annotated[float, Field(ge=0, le=100)] = 1.0
     distance: str = "auto"
     teacher_solver: str | None = None

@@ -15,6 +15,16 @@ from ld3.solvers import Solver, make_solver
 
 CURVE = 200  # points kept of a learning curve
 
+NONE = (-np.inf, np.inf)
+LIMITS = {  # what a metric can be
+    "frechet": (0.0, np.inf),
+    "frechet_accurate": (0.0, np.inf),
+    "cmmd": (0.0, np.inf),
+    "precision": (0.0, 1.0),
+    "recall": (0.0, 1.0),
+    "agreement": (0.0, 1.0),
+}
+
 Values = dict[str, tuple[float, list[float]]]
 """By metric: on all samples, and without each block of them in turn."""
 
@@ -105,7 +115,8 @@ def _row(
     for key in several[0].full:
         if all(key in r.full for r in several):
             left_out = [r.full[key][1] for r in several]
-            scores[key] = _range(jackknife([r.full[key][0] for r in several], left_out))
+            found = jackknife([r.full[key][0] for r in several], left_out)
+            scores[key] = _range(_within(found, *LIMITS.get(key, NONE)))
     own = held["distance"]
     schedule, grid = ground.loaded.model.schedule, first.tuned.grid
     against = {}
@@ -160,6 +171,12 @@ def _teacher_cost(spec: CompareSpec) -> int:
 def _thinned(curve: Sequence[float]) -> list[float]:
     every = -(-len(curve) // CURVE)
     return list(curve[:: every or 1])
+
+
+def _within(interval: Interval, low: float, high: float) -> Interval:
+    """With ends cut at limits, but not below or above the value itself."""
+    value = interval.value
+    return Interval(value, min(value, max(low, interval.low)), max(value, min(high, interval.high)))
 
 
 def _range(interval: Interval) -> Range:

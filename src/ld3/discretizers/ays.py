@@ -52,7 +52,7 @@ class AYS:
     weight: Literal["ode", "kl"] = "ode"
     levels: int = 192  # at which the network is asked
     samples: int = 16
-    start: str = "edm"
+    start: str = "logsnr"
     rounds: int = 200  # at most, a stage
     gain: float = 1e-4  # stop when a round lowers the bound by less than this share
 

@@ -80,7 +80,7 @@ def _half_softplus(x: Tensor) -> Tensor:
 
 
 def lowest_bound(
-    schedule: Schedule, steps: int, start: TimeGrid, p: float, iterations: int = 400
+    schedule: Schedule, steps: int, start: TimeGrid, p: float, iterations: int = 200
 ) -> tuple[TimeGrid, tuple[float, ...]]:
     """The best grid on the way down from a start, and the bound after each iteration."""
     clock = Clock(schedule, steps, "lam", floor=0.01)
@@ -112,7 +112,7 @@ class DMN:
 
     p: float | None = None  # None: 2 for latent models, 1 for others
     start: Literal["lam", "t", "both"] = "both"
-    iterations: int = 400
+    iterations: int = 200
 
     def __post_init__(self) -> None:
         if self.start not in STARTS:

@@ -65,10 +65,11 @@ def _beside(values: Tensor, tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def is_latent(problem: Problem) -> bool:
     """Whether samples are not x itself but decoded from it."""
-    model, x = problem.model, problem.train.noise[:1]
-    if problem.train.target.shape[1:] != x.shape[1:]:
+    like = problem.train.noise[:1]
+    if problem.train.target.shape[1:] != like.shape[1:]:
         return True
-    return not torch.equal(model.decode(x), x)
+    probe = torch.linspace(-1, 1, like.numel(), dtype=like.dtype, device=like.device).view_as(like)
+    return not torch.equal(problem.model.decode(probe), probe)
 
 
 def some(problem: Problem, limit: int) -> Tensor:

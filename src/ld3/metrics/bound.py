@@ -1,11 +1,11 @@
 r"""The bound of Theorem 1 of LD3 (Tong et al. 2025, arXiv 2405.15506), measured.
 
 A teacher and a student map noise b ~ N(0, I) to samples; q and p are the laws of these. Let both be
-invertible, and let x = teacher(b) = student(a) with |a - b| <= r for every b. Then
+invertible, and let x = teacher(b) = student(a) with ``|a - b| <= r`` for every b. Then
 
     KL(q || p)  <=  r^2 / 2  +  r sqrt(d + 1)  +  E |C_teacher(x) - C_student(x)|
 
-with C(x) = log |det J| of a map at its preimage of x. It follows from
+with ``C(x) = log |det J|`` of a map at its preimage of x. It follows from
 
     log q(x)/p(x) = (|a|^2 - |b|^2) / 2 + C_student(x) - C_teacher(x)
 
@@ -73,7 +73,7 @@ def true_bound(
     if int(found.sum()) < 2:
         raise SpecError(
             f"bound: got {int(found.sum())} of {len(noise)} preimages, wanted at least 2; the "
-            "student is far from invertible here: give it more steps"
+            "student is not invertible here (give it more steps) or not in float64"
         )
     change = (measure(student, a) - measure(teacher, noise))[found]
     a, b = a[found], noise[found]
@@ -110,7 +110,7 @@ def random_bounds(
 
 
 def in_ball(centre: Tensor, radius: float, seed: int = 0) -> Tensor:
-    """A point uniform in the ball around each row: direction g/|g|, radius r u^(1/d)."""
+    """A point uniform in the ball around each row: direction ``g/|g|``, radius ``r u^(1/d)``."""
     if radius < 0:
         raise SpecError(f"bound: got radius {radius}, wanted 0 or more")
     flat = centre.flatten(1)
@@ -143,7 +143,7 @@ def jacobian(function: Map, z: Tensor) -> Tensor:
 
 
 def log_det(function: Map, z: Tensor) -> Tensor:
-    """log |det J| at each row (B,), from the whole Jacobian."""
+    """``log |det J|`` at each row (B,), from the whole Jacobian."""
     d = z[0].numel()
     if d > MAX_EXACT:
         raise SpecError(
@@ -156,9 +156,9 @@ def log_det(function: Map, z: Tensor) -> Tensor:
 def log_det_estimate(
     function: Map, z: Tensor, probes: int = 8, steps: int = 32, seed: int = 0
 ) -> Tensor:
-    """log |det J| at each row (B,) from products J v and J^T u alone.
+    """``log |det J|`` at each row (B,) from products J v and J^T u alone.
 
-    log |det J| = tr log (J^T J)^{1/2} is estimated by Hutchinson's v^T log (J^T J)^{1/2} v with
+    ``log |det J| = tr log (J^T J)^{1/2}`` is estimated by Hutchinson's v^T log (J^T J)^{1/2} v with
     random signs v; each of these by Gauss quadrature from `steps` steps of Golub-Kahan
     bidiagonalisation of J started at v (stochastic Lanczos quadrature: Ubaru, Chen, Saad 2017),
     which works on J and so does not square its condition. Unbiased in the probes, exact in the

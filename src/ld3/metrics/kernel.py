@@ -2,10 +2,10 @@
 
     MMD^2 = E k(x, x') + E k(y, y') - 2 E k(x, y)
 
-KID takes k(x, y) = (x.y / D + 1)^3 and leaves out pairs of a sample with itself, which makes the
-estimate unbiased: it may be negative, and does not depend on the number of samples on average
-(Bińkowski et al. 2018, arXiv 1801.01401). CMMD takes k(x, y) = exp(-|x - y|^2 / (2 sigma^2)) on
-features of length 1, keeps these pairs, and multiplies by 1000 (Jayasumana et al. 2024,
+KID takes ``k(x, y) = (x.y / D + 1)^3`` and leaves out pairs of a sample with itself, which makes
+the estimate unbiased: it may be negative, and does not depend on the number of samples on average
+(Bińkowski et al. 2018, arXiv 1801.01401). CMMD takes ``k(x, y) = exp(-|x - y|^2 / (2 sigma^2))``
+on features of length 1, keeps these pairs, and multiplies by 1000 (Jayasumana et al. 2024,
 arXiv 2401.09603, there with CLIP embeddings).
 
 Sums run over blocks of pairs in float64: memory does not grow with the square of the samples.
@@ -31,10 +31,19 @@ class Kid:
     std: float  # over subsets: of one subset, not of the mean
 
 
-def kid(a: Tensor, b: Tensor, *, subsets: int = 100, size: int | None = None, seed: int = 0) -> Kid:
+def kid(
+    a: Tensor,
+    b: Tensor,
+    *,
+    paired: bool = False,
+    subsets: int = 100,
+    size: int | None = None,
+    seed: int = 0,
+) -> Kid:
     """KID of features (n, D) and (m, D): mean and spread over random subsets of both.
 
-    `size` samples of each side go into a subset, by default 1000 or as many as there are.
+    `size` samples of each side go into a subset, by default 1000 or as many as there are. `paired`
+    is explained at :func:`polynomial_mmd`; the subsets are then of the same rows.
     """
     x, y = feature_pair(a, b, "KID")
     most = min(len(x), len(y))
@@ -47,20 +56,28 @@ def kid(a: Tensor, b: Tensor, *, subsets: int = 100, size: int | None = None, se
     generator = torch.Generator().manual_seed(seed)
     values = []
     for _ in range(subsets):
-        rows = (torch.randperm(len(f), generator=generator)[:count] for f in (x, y))
-        values.append(polynomial_mmd(*(f[i] for f, i in zip((x, y), rows, strict=True))))
+        rows = torch.randperm(len(x), generator=generator)[:count]
+        others = rows if paired else torch.randperm(len(y), generator=generator)[:count]
+        values.append(polynomial_mmd(x[rows], y[others], paired=paired))
     found = torch.tensor(values, dtype=torch.float64)
     return Kid(float(found.mean()), float(found.std(correction=0)))
 
 
-def polynomial_mmd(a: Tensor, b: Tensor) -> float:
-    """KID's unbiased estimate from all pairs at once: no subsets, no chance."""
+def polynomial_mmd(a: Tensor, b: Tensor, *, paired: bool = False) -> float:
+    """KID's unbiased estimate from all pairs at once: no subsets, no chance.
+
+    `paired` says that row i of both sets came from the same noise. The two are then not
+    independent, and k(x_i, y_i) is left out as well; with it the estimate would be too small.
+    """
     x, y = feature_pair(a, b, "KID")
     n, m = len(x), len(y)
-    own_x = _total(x, x, _polynomial) - float(_polynomial_self(x).sum())
-    own_y = _total(y, y, _polynomial) - float(_polynomial_self(y).sum())
+    if paired and n != m:
+        raise SpecError(f"KID: got {n} and {m} samples, wanted as many of both where paired")
+    own_x = (_total(x, x, _polynomial) - _twins(x, x)) / (n * (n - 1))
+    own_y = (_total(y, y, _polynomial) - _twins(y, y)) / (m * (m - 1))
     across = _total(x, y, _polynomial)
-    return own_x / (n * (n - 1)) + own_y / (m * (m - 1)) - 2 * across / (n * m)
+    across = (across - _twins(x, y)) / (n * (n - 1)) if paired else across / (n * m)
+    return own_x + own_y - 2 * across
 
 
 def cmmd(a: Tensor, b: Tensor, *, sigma: float = 10.0, scale: float = 1000.0) -> float:
@@ -96,8 +113,9 @@ def _polynomial(x: Tensor, y: Tensor) -> Tensor:
     return (x @ y.T / x.shape[1] + 1) ** 3
 
 
-def _polynomial_self(x: Tensor) -> Tensor:
-    return (x.square().mean(1) + 1) ** 3
+def _twins(x: Tensor, y: Tensor) -> float:
+    """The sum of k over pairs of equal rows."""
+    return float((((x * y).mean(1) + 1) ** 3).sum())
 
 
 def _total(x: Tensor, y: Tensor, kernel: Callable[[Tensor, Tensor], Tensor]) -> float:

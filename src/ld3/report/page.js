@@ -30,6 +30,10 @@
     const size = Math.abs(v);
     return size >= 1e-4 && size < 1e5 ? String(Number(v.toPrecision(3))) : v.toExponential(1);
   };
+  const brief = (v) => {
+    const r = Number(v.toPrecision(2));
+    return r >= 1e-4 && r < 1e4 ? r.toFixed(Math.max(0, 1 - Math.floor(Math.log10(r)))) : digits(r);
+  };
   const colour = (i) => `var(--c${i % 6})`;
 
   // Scales and axes
@@ -89,7 +93,7 @@
   const sheetOf = () => data.pictures.sheets.find((s) => s.solver === chosen.solver && s.nfe === chosen.nfe);
   const distance = (method, number) => {
     const row = now().rows.find((r) => r.method === method);
-    return row && row.distances.length > number ? row.distances[number] : null;
+    return row && number in row.distances ? row.distances[number] : null;
   };
   const small = () => (data.pictures.width <= 64 ? " small" : "");
   const image = (source, alt) => make("img", {
@@ -98,7 +102,7 @@
   const after = (sheet, n) => (sheet.after === "teacher" ? data.pictures.teacher[n] : sheet.after_png[n]);
   const change = (sheet, n) => {
     const [a, b] = [distance(sheet.before, n), distance(sheet.after, n)];
-    return a === null ? "" : b === null ? digits(a) : `${digits(a)} → ${digits(b)}`;
+    return a === null ? "" : b === null ? brief(a) : `${brief(a)} → ${brief(b)}`;
   };
   const showPictures = () => {
     const sheet = sheetOf();
@@ -133,7 +137,7 @@
       make("div", { class: `trio${small()}` }, ...three.map(([name, source]) => image(source, `Noise ${n} by ${name}`))),
       make("div", { class: "names" }, ...three.map(([name]) => {
         const value = distance(name, n);
-        return make("small", {}, name, document.createElement("br"), value === null ? `noise ${n}` : digits(value));
+        return make("small", {}, name, document.createElement("br"), value === null ? `noise ${n}` : brief(value));
       })));
   };
   const cut = (value) => {
@@ -199,7 +203,7 @@
     const { svg, width, height } = frame(box, 300, `${metric.label} against evaluations. ${said}`);
     const area = { left: 52, right: width - 112, top: 10, bottom: height - 36 };
     const gap = counts.length > 1 ? 0 : 1;
-    const x = scale(counts[0] - gap, counts[counts.length - 1] + gap, area.left + 10, area.right - 8, false);
+    const x = scale(counts[0] - gap, counts[counts.length - 1] + gap, area.left + 26, area.right - 26, false);
     const y = scale(low, high, area.bottom, area.top, log);
     for (const tick of log ? logTicks(low, high) : evenTicks(low, high, 5)) {
       draw(svg, "line", { class: "rule", x1: area.left, x2: area.right, y1: y(tick), y2: y(tick) });
@@ -209,20 +213,22 @@
     draw(svg, "text", { class: "tick", x: (area.left + area.right) / 2, y: height - 2, "text-anchor": "middle" }, "evaluations");
     const labels = [];
     const inside = (v) => Math.min(area.bottom, Math.max(area.top, y(Math.max(v, log ? low : v))));
+    const order = [...colours.keys()].filter((name) => shown.some((l) => l.name === name));
     const ordered = [...lines.filter((l) => !colours.has(l.name)), ...shown.reverse()];
     for (const line of ordered) {
       const own = colours.get(line.name);
+      const beside = own ? 7 * (order.indexOf(line.name) - (order.length - 1) / 2) : 0; // so that bars do not hide each other
       const group = draw(svg, "g", {});
       draw(group, "title", {}, `${line.name}: ${line.points.map((p) => `${p.x}: ${digits(p.value)} (${digits(p.low)} to ${digits(p.high)})`).join(", ")}`);
       const ink = own || "var(--other)";
-      const path = line.points.map((p, i) => `${i ? "L" : "M"}${x(p.x)} ${inside(p.value)}`).join("");
+      const path = line.points.map((p, i) => `${i ? "L" : "M"}${x(p.x) + beside} ${inside(p.value)}`).join("");
       draw(group, "path", { d: path, stroke: ink, fill: "none", "stroke-width": own ? 2.25 : 1.25, "stroke-linejoin": "round" });
       for (const p of line.points) {
-        if (own) draw(group, "line", { x1: x(p.x), x2: x(p.x), y1: inside(p.low), y2: inside(p.high), stroke: ink, "stroke-width": 5, opacity: 0.3, "stroke-linecap": "round" });
-        draw(group, "circle", { cx: x(p.x), cy: inside(p.value), r: own ? 3.5 : 2, fill: ink });
+        if (own) draw(group, "line", { x1: x(p.x) + beside, x2: x(p.x) + beside, y1: inside(p.low), y2: inside(p.high), stroke: ink, "stroke-width": 5, opacity: 0.3, "stroke-linecap": "round" });
+        draw(group, "circle", { cx: x(p.x) + beside, cy: inside(p.value), r: own ? 3.5 : 2, fill: ink });
       }
       const last = line.points[line.points.length - 1];
-      if (own) labels.push({ text: line.name, y: inside(last.value), at: inside(last.value), x: x(last.x), ink });
+      if (own) labels.push({ text: line.name, y: inside(last.value), at: inside(last.value), x: x(last.x) + beside, ink });
     }
     for (const label of spread(labels, 16, area.top, area.bottom)) {
       draw(svg, "line", { x1: label.x + 6, x2: area.right + 4, y1: label.at, y2: label.y, stroke: label.ink, opacity: 0.5 });
@@ -322,9 +328,10 @@
     const colours = named();
     place.replaceChildren();
     if (!rows.length) place.append(make("p", { class: "muted" }, "No method searched here."));
-    for (const row of rows) {
-      const box = make("div", { class: "chart" });
-      place.append(make("figure", {}, make("figcaption", {}, make("b", {}, row.method)), box));
+    const boxes = rows.map(() => make("div", { class: "chart" })); // all, before any is measured
+    rows.forEach((row, i) => place.append(make("figure", {}, make("figcaption", {}, make("b", {}, row.method)), boxes[i])));
+    rows.forEach((row, number) => {
+      const box = boxes[number];
       const values = row.curve;
       const log = values.every((v) => v > 0);
       const [least, most] = [Math.min(...values), Math.max(...values)];
@@ -342,7 +349,7 @@
         stroke: colours.get(row.method) || "var(--muted)", fill: "none", "stroke-width": 2, "stroke-linejoin": "round",
       });
       draw(svg, "text", { class: "tick", x: (area.left + area.right) / 2, y: height - 8, "text-anchor": "middle" }, "begin to end of the search");
-    }
+    });
   };
 
   // The table

@@ -17,8 +17,15 @@ from typing import Any
 from ld3.comparison import Block, Comparison, Metric, Range, Row
 from ld3.store import write_bytes
 
-COLUMNS = ("Solver", "NFE", "Method", "Kind")
-COSTS = ("Ratio to best baseline", "Nearer than it", "Worst", "Evaluations", "Seconds")
+WHO = ("Method", "Kind", "Solver", "NFE")
+COLUMNS = (
+    *WHO,
+    "Ratio to best baseline",
+    "Nearer than baseline",
+    "Evaluations",
+    "Seconds",
+    "Worst",
+)
 
 
 def write_report(comparison: Comparison, folder: Path) -> Path:
@@ -51,7 +58,7 @@ def page(c: Comparison) -> str:
         curves="\n".join(_figure(metric) for metric in c.metrics),
         no_learning="" if searched else "hidden",
         table=_table(c),
-        command=escape(c.command),
+        command=escape(c.command.replace(" --", " \\\n    --")),
         facts=_listed(_facts(c)),
         methods=_listed({m.name: _method_words(m.kind, m.source, m.needs) for m in c.methods}),
     )
@@ -73,6 +80,14 @@ def _policy(script: str) -> str:
 def _data(c: Comparison) -> str:
     """JSON that cannot leave its block."""
     kept = c.model_dump(mode="json", include={"metrics", "methods", "blocks", "pictures"})
+    shown = {(s.solver, s.nfe): s for s in c.pictures.sheets} if c.pictures else {}
+    for block in kept["blocks"]:  # distances only where a picture shows them
+        sheet = shown.get((block["solver"], block["nfe"]))
+        for row in block["rows"]:
+            seen = (
+                sheet.before_png if sheet and row["method"] in (sheet.before, sheet.after) else ()
+            )
+            row["distances"] = {n: row["distances"][int(n)] for n in seen}
     text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -192,7 +207,8 @@ def _figure(metric: Metric) -> str:
 
 def _table(c: Comparison) -> str:
     """Every row of every block."""
-    names = [*COLUMNS, *(metric.label for metric in c.metrics), *COSTS]
+    names = [*COLUMNS, *(metric.label for metric in c.metrics)]
+    names.insert(len(WHO), names.pop(len(COLUMNS)))  # the main metric comes first
     head = "".join(
         f'<th scope="col" aria-sort="none"><button type="button">{escape(name)}</button></th>'
         for name in names
@@ -204,26 +220,28 @@ def _table(c: Comparison) -> str:
 def _row(block: Block, row: Row, metrics: list[Metric]) -> str:
     best = row.method == block.baseline
     role = "baseline" if best else "featured" if row.method == block.featured else ""
-    note = ' <small class="muted">best baseline</small>' if best else ""
+    note = "<small>best baseline</small>" if best else ""
     cells = [
-        _cell(block.solver, None),
-        _cell(str(block.nfe), block.nfe),
         f'<th scope="row" data-v="{escape(row.method)}">{escape(row.method)}{note}</th>',
         _cell(row.kind, None),
+        _cell(block.solver, None),
+        _cell(str(block.nfe), block.nfe),
     ]
     if row.failed:
-        rest = len(metrics) + len(COSTS)
+        rest = len(metrics) + len(COLUMNS) - len(WHO)
         cells.append(f'<td colspan="{rest}">failed: {escape(row.failed)}</td>')
     else:
+        main, *others = [_ranged(row.scores.get(metric.key)) for metric in metrics]
         nearer = None if best else row.wins
         cost = row.evaluations + row.teacher_evaluations
-        cells += [_ranged(row.scores.get(metric.key)) for metric in metrics]
         cells += [
+            main,
             _ranged(row.ratio, ".2f"),
             _cell("" if nearer is None else f"{100 * nearer:.0f} %", nearer),
-            _cell("" if row.worst is None else f"{row.worst:.4g}", row.worst),
             _cell(f"{cost:,}", cost),
             _cell(f"{row.seconds:.1f}", row.seconds),
+            _cell("" if row.worst is None else f"{row.worst:.3g}", row.worst),
+            *others,
         ]
     where = f'data-solver="{escape(block.solver)}" data-nfe="{block.nfe}"'
     return f'<tr class="{role}" {where}>{"".join(cells)}</tr>\n'
@@ -234,10 +252,10 @@ def _cell(text: str, value: float | None) -> str:
     return f"<td{data}>{escape(text)}</td>"
 
 
-def _ranged(interval: Range | None, show: str = ".4g") -> str:
+def _ranged(interval: Range | None, show: str = ".3g") -> str:
     if interval is None:
         return "<td></td>"
     return (
-        f'<td class="number" data-v="{interval.value!r}">{interval.value:{show}} '
-        f'<small class="muted">{interval.low:{show}}–{interval.high:{show}}</small></td>'
+        f'<td class="number" data-v="{interval.value!r}">{interval.value:{show}}'
+        f"<small>{interval.low:{show}}–{interval.high:{show}}</small></td>"
     )

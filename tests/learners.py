@@ -1,0 +1,54 @@
+"""Small methods for the tests of comparisons: a real learner, and some that are made to fail."""
+
+from dataclasses import dataclass, field
+
+from ld3.discretizers import make_grid
+from ld3.discretizers.door import Found, Need, Tell
+from ld3.discretizers.ld3.learn import Recipe, begin, learn
+from ld3.discretizers.ld3.student import Problem
+from ld3.errors import ModelError
+from ld3.table import Tuned
+
+BOTH: frozenset[Need] = frozenset({"model", "pairs"})
+
+
+@dataclass
+class Small:
+    """LD3 with few iterations."""
+
+    source: str = "LD3, a short run"
+    needs: frozenset[Need] = BOTH
+    seen: list[tuple[int, ...]] = field(default_factory=list)  # seeds of the pairs it was given
+
+    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+        self.seen.append(problem.train.seeds)
+        recipe = Recipe(learn="times+net+coefficients", epochs=4, precondition=8, rate=0.08)
+        state = begin(problem, recipe, make_grid("edm", problem.model.schedule, problem.steps))
+        curve = [state.best]
+        for last in learn(problem, recipe, state, seed):
+            curve.append(last.loss)
+            tell(last.iteration, last.total)
+        return Found(last.tuned, last.state.evaluations, tuple(curve))
+
+
+@dataclass
+class Copy:
+    """A known grid under another name."""
+
+    grid: str
+    source: str = "a copy"
+    needs: frozenset[Need] = BOTH
+
+    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+        return Found(Tuned(make_grid(self.grid, problem.model.schedule, problem.steps)), 12)
+
+
+@dataclass
+class Fails:
+    """Gives up with a reason."""
+
+    source: str = "none"
+    needs: frozenset[Need] = BOTH
+
+    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+        raise ModelError("search: got nowhere <b>, wanted somewhere; try again")

@@ -1,0 +1,433 @@
+"""Searches: a contract over the registry, and each method against closed forms or brute force."""
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from ld3 import EDM, METHODS, VPLinear, make_grid, make_schedule, make_solver, noise
+from ld3.discretizers import HANDMADE, tangent_law
+from ld3.discretizers.ays import AYS, Bound, Moments, watch
+from ld3.discretizers.ddss import DDSS, features, kernel_distance
+from ld3.discretizers.dmn import DMN, error_bound, lowest_bound
+from ld3.discretizers.door import SEARCHES, Found, find
+from ld3.discretizers.fine import fine_trajectory, is_latent, some
+from ld3.discretizers.gits import GITS, cheapest_path, jump_costs
+from ld3.discretizers.ld3.student import Problem, Student
+from ld3.discretizers.ld3.tuning import tuned_table
+from ld3.discretizers.oss import OSS
+from ld3.distances import FeatureDistance, l2
+from ld3.errors import SpecError
+from ld3.grids import TimeGrid, knots
+from ld3.models import Cond, FunctionModel, Model, bind
+from ld3.sampling import trajectory
+from ld3.schedules import Schedule
+from ld3.teacher import Pairs, teach
+from ld3.zoo.toy import gaussian, image_mixture, mixture
+
+STD = 0.5
+
+
+def quiet(done: int, total: int) -> None:
+    assert 0 < done <= total
+
+
+def problem_of(
+    model: Model, steps: int, solver: str = "dpmpp", train: int = 6, valid: int = 4
+) -> Problem:
+    """Pairs by a short teacher."""
+    parts = [
+        teach(model, "toy", make_solver("unipc"), make_grid("logsnr", model.schedule, 12), seeds)
+        for seeds in (range(train), range(100, 100 + valid))
+    ]
+    return Problem(model, make_solver(solver), steps, l2, parts[0], parts[1])
+
+
+def modes(schedule: Schedule) -> Model:
+    return mixture([[1.0, 0.0], [-1.0, 0.5], [0.3, -1.0]], 0.2, schedule)
+
+
+@cache
+def toy(schedule: str, steps: int) -> Problem:
+    return problem_of(modes(make_schedule(schedule)), steps)
+
+
+def exact_gaussian(steps: int, d: int, count: int) -> Problem:
+    """Euler on Gaussian data, taught by the exact solution."""
+    model = gaussian([0.1] * d, [STD] * d)
+    ends = torch.tensor([80.0, 0.002], dtype=torch.float64)
+
+    def pairs(seeds: range) -> Pairs:
+        z = noise(seeds, (d,), torch.float64)
+        return Pairs(tuple(seeds), z, None, model.solve(80 * z, ends[0], ends[1]))
+
+    return Problem(
+        model, make_solver("euler"), steps, l2, pairs(range(count)), pairs(range(900, 916))
+    )
+
+
+# ---- the contract
+
+
+@pytest.mark.parametrize("steps", [2, 3, 5, 20])
+@pytest.mark.parametrize("name", [*METHODS, *SEARCHES])
+def test_every_method_keeps_the_contract(name: str, steps: int) -> None:
+    """Ends exact, strictly decreasing, the same for the same seed, any number of steps."""
+    problem = toy("edm" if steps % 2 else "vp-linear", steps)
+    schedule = problem.model.schedule
+    found = find(name, problem, seed=3, tell=quiet)
+    times = found.tuned.grid.checked(schedule, steps).times
+    assert times[0] == schedule.t_max
+    assert times[-1] == schedule.t_min
+    assert times.dtype == torch.float64 and times.device.type == "cpu"
+    assert not times.requires_grad
+    if found.tuned.corrections is not None:
+        assert found.tuned.corrections.shape == (problem.nfe, problem.nfe + 1)
+    assert all(math.isfinite(value) for value in found.curve)
+    if steps != 3:
+        return
+    again = find(name, problem, seed=3)
+    assert torch.equal(times, again.tuned.grid.times)
+    assert torch.equal(found.tuned.grid.net_times, again.tuned.grid.net_times)
+    assert found.evaluations == again.evaluations
+    added, repeated = found.tuned.corrections, again.tuned.corrections
+    assert (added is None) == (repeated is None)
+    assert added is None or (repeated is not None and torch.equal(added, repeated))
+
+
+def counted(problem: Problem) -> tuple[Problem, list[int]]:
+    """The same problem, with the size of every batch its network is asked."""
+    asked: list[int] = []
+    model = problem.model
+
+    def function(x: Tensor, t: Tensor, cond: Cond) -> Tensor:
+        asked.append(len(x))
+        return model.forward(x, t, cond)
+
+    own = FunctionModel(function, model.schedule, model.prediction, model.shape, dtype=None)
+    return replace(problem, model=own), asked
+
+
+@pytest.mark.parametrize("name", list(SEARCHES))
+def test_needs_and_costs_are_what_is_declared(name: str) -> None:
+    """Without the need of a thing its absence changes nothing; evaluations are all counted."""
+    search, problem = SEARCHES[name], toy("edm", 4)
+    assert search.source
+    watched, asked = counted(problem)
+    found = find(name, watched)
+    times = found.tuned.grid.times
+    assert ("model" in search.needs) == (sum(asked) > 0)
+    spoilt = [
+        replace(pairs, noise=pairs.noise * math.nan, target=pairs.target * math.nan)
+        for pairs in (problem.train, problem.valid)
+    ]
+    if "pairs" not in search.needs:
+        blind = replace(problem, train=spoilt[0], valid=spoilt[1])
+        assert torch.equal(times, find(name, blind).tuned.grid.times)
+    forward = sum(asked)  # a backward pass is two more where there is one
+    if name.startswith(("ld3", "ddss")):
+        assert forward <= found.evaluations <= 3 * forward
+    else:
+        assert forward == found.evaluations
+
+
+def test_unknown_methods_are_one_line() -> None:
+    with pytest.raises(SpecError, match="did you mean 'gits'"):
+        find("gitss", toy("edm", 4))
+    for wrong in (
+        lambda: GITS(cost="l3"),  # type: ignore[arg-type]
+        lambda: AYS(weight="sde"),  # type: ignore[arg-type]
+        lambda: DMN(start="x"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(SpecError, match=r"got .*, wanted"):
+            wrong()
+
+
+# ---- DMN
+
+
+def plain_bound(lam: list[float], p: float) -> float:
+    """The same sum step by step, with the integrals written out."""
+    steps = len(lam) - 1
+    w = [(1 + math.exp(2 * v)) ** (-p / 2) * (1 + math.exp(-2 * v)) ** 0.5 for v in lam]
+    total, signed = 0.0, [0.0] * steps
+    for s in range(steps):
+        h, e = lam[s + 1] - lam[s], math.exp(lam[s])
+        h0 = math.exp(h) - 1
+        h1 = h * math.exp(h) - h0
+        h2 = h * h * math.exp(h) - 2 * h1
+        if s in (0, steps - 1):
+            total += abs(e * h0 * w[s])
+            continue
+        b = lam[s] - lam[s - 1]
+        if s in (1, steps - 2):
+            weights = {s - 1: -e * h1 / b, s: e * (h1 + b * h0) / b}
+        else:
+            a = lam[s - 1] - lam[s - 2]
+            weights = {
+                s - 2: e * (h2 + b * h1) / (a * (a + b)),
+                s - 1: -e * (h2 + (a + b) * h1) / (a * b),
+                s: e * (h2 + (2 * b + a) * h1 + b * (a + b) * h0) / (b * (a + b)),
+            }
+        if s < (3 if steps <= 7 else 0):
+            total += math.sqrt(sum((w[n] * j) ** 2 for n, j in weights.items()))
+        else:
+            for n, j in weights.items():
+                signed[n] += w[n] * j
+    return total + sum(map(abs, signed))
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 7, 8, 10, 30])
+def test_the_bound_is_the_published_sum(steps: int, p: float) -> None:
+    lam = EDM().lam(make_grid("edm", EDM(), steps).times)
+    assert error_bound(lam, p).item() == pytest.approx(plain_bound(lam.tolist(), p), rel=1e-7)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+@pytest.mark.parametrize("schedule", [VPLinear(), EDM()])
+def test_dmn_has_a_lower_bound_than_every_known_grid(schedule: Schedule, p: float) -> None:
+    problem = problem_of(modes(schedule), 10)
+    found = find("dmn", problem) if p == 1 else DMN(p=p)(problem, 0, quiet)
+
+    def bound(grid: TimeGrid) -> float:
+        return error_bound(schedule.lam(grid.times), p).item()
+
+    assert bound(found.tuned.grid) == pytest.approx(min(found.curve), rel=1e-6)
+    for name in METHODS:
+        assert bound(found.tuned.grid) < 0.9 * bound(make_grid(name, schedule, 10)), name
+
+
+@pytest.mark.parametrize("start", ["logsnr", "uniform"])
+def test_dmn_from_both_starts_for_2_to_30_steps(start: str) -> None:
+    for steps in (2, 4, 7, 30):
+        begin = make_grid(start, VPLinear(), steps)
+        grid, curve = lowest_bound(VPLinear(), steps, begin, 2.0, iterations=60)
+        gaps = VPLinear().lam(grid.checked(VPLinear(), steps).times).diff()
+        assert gaps.min() > 0.009 * gaps.mean()  # the floor: nothing is divided by zero
+        assert min(curve) <= curve[0]
+        assert all(map(math.isfinite, curve))
+
+
+def test_dmn_takes_p_from_the_kind_of_model() -> None:
+    plain = problem_of(modes(EDM()), 5)
+    own = FunctionModel(plain.model.forward, EDM(), "x0", (2,), dtype=None, decoder=lambda x: 3 * x)
+    latent = problem_of(own, 5)
+    assert is_latent(latent) and not is_latent(plain)
+    quick = DMN(iterations=20)
+    for problem, p in ((plain, 1.0), (latent, 2.0)):
+        times = quick(problem, 0, quiet).tuned.grid.times
+        assert torch.equal(times, replace(quick, p=p)(problem, 0, quiet).tuned.grid.times)
+        assert not torch.equal(times, replace(quick, p=3 - p)(problem, 0, quiet).tuned.grid.times)
+
+
+# ---- GITS
+
+
+@pytest.mark.parametrize("coefficient", [0.8, 1.0, 1.15])
+def test_dynamic_programming_is_brute_force(coefficient: float) -> None:
+    """On 8 points, any number of jumps; costs of any sign."""
+    for seed in range(5):
+        costs = noise([seed], (8, 8), torch.float64)[0]
+        costs[torch.ones(8, 8).tril().bool()] = math.inf
+        for jumps in range(1, 8):
+            values = {}
+            for inner in combinations(range(1, 7), jumps - 1):
+                path = [0, *inner, 7]
+                values[tuple(path)] = sum(
+                    coefficient**k * costs[path[k], path[k + 1]].item() for k in range(jumps)
+                )
+            best = min(values, key=lambda path: values[path])
+            path, least = cheapest_path(costs, jumps, coefficient)
+            assert tuple(path) == best
+            assert least == pytest.approx(values[best], rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dev", "l1", "l2"])
+def test_costs_of_jumps_are_those_of_single_steps(kind: str) -> None:
+    """Entry (i, j) is a step of the Euler solver from the teacher's state i."""
+    problem = problem_of(modes(VPLinear()), 3)
+    walk = fine_trajectory(problem, some(problem, 4), make_solver("ipndm", 4), "edm", 6)
+    costs = jump_costs(walk, kind)  # type: ignore[arg-type]
+    k = knots(VPLinear(), walk.grid)
+    for i, j in combinations(range(7), 2):
+        two = knots(VPLinear(), TimeGrid.of(walk.grid.times[[i, j]]))
+        x = walk.states[i] * k.alpha[i]
+        *_, landed = trajectory(bind(problem.model), make_solver("euler"), two, x)
+        landed = landed / k.alpha[j]
+        if kind == "dev":
+            chord = walk.states[-1] - walk.states[0]
+            area = [  # of the parallelogram, over its base: the height
+                abs(
+                    chord[:, 0] * (p - walk.states[0])[:, 1]
+                    - chord[:, 1] * (p - walk.states[0])[:, 0]
+                )
+                for p in (landed, walk.states[j])
+            ]
+            wanted = ((area[0] - area[1]) / torch.linalg.vector_norm(chord, dim=1)).sum()
+        else:
+            wanted = torch.linalg.vector_norm(
+                landed - walk.states[j], ord=int(kind[1]), dim=1
+            ).sum()
+        assert costs[i, j].item() == pytest.approx(wanted.item(), rel=2e-4, abs=2e-4)
+    assert bool(torch.isinf(costs[torch.ones(7, 7).tril().bool()]).all())
+
+
+@pytest.mark.parametrize("solver", ["euler", "dpmpp"])
+def test_searches_beat_even_steps_on_pictures(solver: str) -> None:
+    """Gaussians have straight paths and no use for GITS; mixtures in many dimensions do."""
+    problem = problem_of(image_mixture(shape=(1, 16, 16), rank=6), 5, solver, train=32, valid=32)
+    student = Student(problem)
+
+    def loss(found: Found) -> float:
+        return student.mean_loss(tuned_table(problem.solver, EDM(), found.tuned))
+
+    even = min(loss(find(name, problem)) for name in ("edm", "logsnr", "uniform"))
+    for search in (GITS(), GITS(cost="l2"), GITS(cost="l1"), AYS(), OSS()):
+        assert loss(search(problem, 0, quiet)) < 0.8 * even, search
+
+
+# ---- AYS
+
+
+def test_the_watched_moments_are_those_of_gaussian_data() -> None:
+    """E (D_a - D_b)^2 = c^2 sin(b - a) sin(b + a) in angles, s = c tan(angle)."""
+    problem = exact_gaussian(10, 256, 64)
+    times = HANDMADE["logsnr"](EDM(), 40).times
+    moments = watch(problem, times, 64, 0, quiet)
+    angle = torch.atan(times / STD)
+    wanted = STD**2 * torch.sin((angle[:, None] - angle).abs()) * torch.sin(angle[:, None] + angle)
+    assert (moments.apart - wanted).abs().max() < 0.02 * wanted.max()
+    assert moments.variance == pytest.approx(STD**2, rel=0.03)
+    assert moments.evaluations == 41 * 64
+
+
+def test_the_bound_of_the_ode_is_the_error_of_euler() -> None:
+    """F = 2 c^2 (1 - cos), from exact moments; also between the levels."""
+    times = HANDMADE["logsnr"](EDM(), 192).times
+    angle = torch.atan(times / STD)
+    apart = STD**2 * torch.sin((angle[:, None] - angle).abs()) * torch.sin(angle[:, None] + angle)
+    bound = Bound.of(EDM().lam(times), Moments(apart, STD**2, 0), "ode")
+    points = torch.tensor([60.0, 5.1, 1.33, 0.5, 0.0123], dtype=torch.float64)
+    for b, a in combinations(points, 2):
+        turn = torch.atan(b / STD) - torch.atan(a / STD)
+        wanted = 2 * STD**2 * (1 - torch.cos(turn))
+        got = bound(EDM().lam(b), EDM().lam(a))
+        assert got.item() == pytest.approx(wanted.item(), rel=5e-3)
+
+
+@pytest.mark.parametrize("steps", [5, 10, 20])
+def test_ays_finds_the_tangent_law(steps: int) -> None:
+    problem = exact_gaussian(steps, 784, 64)
+    found = AYS(samples=64, gain=1e-6, rounds=500)(problem, 0, quiet)
+    law = tangent_law(EDM(), steps, STD).times
+    turn = torch.atan(found.tuned.grid.times / STD) - torch.atan(law / STD)
+    assert turn.abs().max() < 0.1 * math.pi / 2 / steps  # a tenth of a step
+    assert found.curve[-1] < found.curve[0]
+
+
+def test_the_published_bound_of_ays_is_minimal_too() -> None:
+    """No grid near the one found has a lower KL bound in closed form, nor has the tangent law.
+
+    F(a, b) = integral of s^-3 c^4 (b^2 - s^2) / ((c^2 + s^2)(c^2 + b^2)) ds.
+    """
+
+    def klub(times: Tensor) -> float:
+        total = 0.0
+        for b, a in pairwise(times):
+            s = torch.logspace(math.log10(a), math.log10(b), 4001, dtype=torch.float64)
+            inside = s**-3 * STD**4 * (b**2 - s**2) / ((STD**2 + s**2) * (STD**2 + b**2))
+            total += torch.trapezoid(inside, s).item()
+        return total
+
+    problem = exact_gaussian(10, 784, 32)
+    found = AYS(weight="kl", samples=32, gain=1e-6, rounds=500)(problem, 0, quiet)
+    times = found.tuned.grid.times
+    assert klub(times) == pytest.approx(found.curve[-1], rel=0.05)
+    assert klub(times) < 0.5 * klub(tangent_law(EDM(), 10, STD).times)
+    for i in range(1, 10):
+        for factor in (0.7, 1.4):
+            other = times.clone()
+            other[i] *= factor
+            if bool((other.diff() < 0).all()):
+                assert klub(times) < klub(other)
+
+
+def test_ays_takes_latents_from_the_teacher() -> None:
+    """What is decoded by another scale is found at the same times."""
+    model = gaussian([0.0] * 64, [STD] * 64)
+    own = FunctionModel(model.forward, EDM(), "x0", (64,), dtype=None, decoder=lambda x: 3 * x)
+    plain, latent = (find("ays", problem_of(m, 5, train=16)) for m in (model, own))
+    assert torch.allclose(plain.tuned.grid.times, latent.tuned.grid.times, rtol=0.02)
+    assert latent.evaluations == plain.evaluations + 20 * 16
+
+
+# ---- OSS
+
+
+def test_oss_is_brute_force_where_all_paths_can_be_tried() -> None:
+    """With two steps the only choice is where to stop, and the best stop is the sample's own."""
+    problem = problem_of(modes(EDM()), 2, "euler", train=1)
+    search = OSS(points=13, samples=1)
+    found = search(problem, 0, quiet)
+    walk = fine_trajectory(problem, some(problem, 1), make_solver("ipndm", 4), "edm", 12)
+    ends = []
+    for j in range(1, 12):
+        k = knots(EDM(), TimeGrid.of(walk.grid.times[[0, j, 12]]))
+        *_, end = trajectory(bind(problem.model), problem.solver, k, 80 * problem.train.noise)
+        ends.append((end - walk.states[-1]).square().mean().item())
+    best = 1 + ends.index(min(ends))
+    assert found.tuned.grid.times.tolist() == walk.grid.times[[0, best, 12]].tolist()
+    assert found.curve[-1] == pytest.approx(min(ends), rel=1e-3)
+    assert found.evaluations == 12 + 11
+
+
+# ---- DDSS
+
+
+def test_kernel_distance_is_unbiased_and_sees_a_difference() -> None:
+    draws = [noise(range(60 * i, 60 * i + 60), (4,), torch.float64) for i in range(40)]
+    same = [kernel_distance(a, b).item() for a, b in zip(draws[::2], draws[1::2], strict=True)]
+    spread = torch.tensor(same).std().item() / len(same) ** 0.5
+    assert abs(sum(same) / len(same)) < 3 * spread
+    assert min(same) < 0 < max(same)
+    assert kernel_distance(draws[0] + 1, draws[1]) > 5 * max(same)
+
+
+def test_features_are_those_of_the_distance() -> None:
+    x = noise(range(3), (1, 4, 4))
+    maps = FeatureDistance(lambda y: (torch.cat([y, -y], 1), y.mean((2, 3))))
+    got = features(maps, x)
+    assert got.shape == (3, 3)
+    assert torch.allclose(got[:, 0], x.mean((1, 2, 3)).double())
+    assert torch.equal(features(l2, x), x.flatten(1).double())
+
+
+@pytest.mark.parametrize("coefficients", [False, True])
+def test_ddss_brings_the_sets_together(coefficients: bool) -> None:
+    problem = problem_of(gaussian([1.0, -1.0], [0.5, 0.2]), 4, "euler", train=48)
+    search = DDSS(coefficients=coefficients, iterations=80, batch=48)
+    found = search(problem, 0, quiet)
+    assert sum(found.curve[-5:]) < 0.5 * sum(found.curve[:5])
+    assert (found.tuned.corrections is not None) == coefficients
+
+
+# ---- LD3
+
+
+def test_ld3_improves_on_every_known_grid() -> None:
+    """That it finds the tangent law when it learns times alone is in tests/test_learn.py."""
+    problem = exact_gaussian(6, 4, 64)
+    student = Student(problem)
+
+    def loss(found: Found) -> float:
+        return student.mean_loss(tuned_table(problem.solver, EDM(), found.tuned))
+
+    known = min(loss(find(name, problem)) for name in METHODS)
+    assert loss(find("ld3-times", problem)) < 0.1 * known
+    assert loss(find("ld3", problem)) < 0.1 * known
+    assert loss(find("ld3-paper", problem)) < known
