@@ -19,7 +19,7 @@ ACROSS = 3  # panels side by side
 def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
     """All panels in rows of three, with one legend."""
     plt = plots()
-    across = min(ACROSS, len(panels))
+    across = 2 if len(panels) == 4 else min(ACROSS, len(panels))
     down = -(-len(panels) // across)
     size = (4.3 * across + 1.2, 3.4 * down)
     figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)

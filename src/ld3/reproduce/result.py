@@ -146,22 +146,3 @@ def _cell(row: Row, number: int, among: Sequence[Row], best: str) -> str:
     known = [cell.value for r in among if (cell := r.cells[number]) is not None]
     first = best and value.value == (min(known) if best == "lower" else max(known))
     return f"**{value.text}**" if first and len(known) > 1 else value.text
-
-
-def text_lines(made: Made) -> Iterator[str]:
-    """The same on a terminal."""
-    for table in made.tables:
-        body = [list(row.label) + [_plain(c, row) for c in row.cells] for row in table.rows]
-        grid = [list(table.head), *body]
-        widths = [max(len(line[c]) for line in grid) for c in range(len(table.head))]
-        yield table.title
-        for line in grid:
-            yield "  ".join(
-                cell.ljust(width) for cell, width in zip(line, widths, strict=True)
-            ).rstrip()
-        yield ""
-    yield from made.notes
-
-
-def _plain(value: Value | None, row: Row) -> str:
-    return (row.note or "-") if value is None else value.text
