@@ -67,14 +67,14 @@ def run_bound(words: BoundWords, stage: Stage) -> Made:
 
     def measured(table: SolverTable) -> dict[str, Any]:
         student, reference = _as_map(model, table), _as_map(model, teacher)
-        true = true_bound(reference, student, b)
-        return {
-            "gaps": [bound.gap for bound in random_bounds(reference, student, b, words.radii)],
-            "radius": true.bound.radius,
-            "gap": true.bound.gap,
-            "kl": true.kl,
-            "found": true.found,
-        }
+        bounds = random_bounds(reference, student, b, words.radii)
+        gaps = {"gaps": [bound.gap for bound in bounds]}
+        try:
+            true = true_bound(reference, student, b)
+        except SpecError:  # too few preimages were found
+            return gaps
+        radius, gap = true.bound.radius, true.bound.gap
+        return gaps | {"radius": radius, "gap": gap, "kl": true.kl, "found": true.found}
 
     said: dict[str, list[dict[str, Any]]] = {}
     for done, (name, tables) in enumerate(students.items()):
@@ -115,15 +115,12 @@ def _shown(words: BoundWords, said: dict[str, list[dict[str, Any]]], d: int) -> 
             lines.append(Line(name=f"gap at random a: {name}", x=tuple(at), y=gaps))
             for what in ("gap", "kl"):
                 label = f"{'gap at true a' if what == 'gap' else 'KL itself'}: {name}"
-                x, y = (found["radius"],), (found[what],)
-                if y[0] > 0:
+                if found.get(what, 0) > 0:
+                    x, y = (found["radius"],), (found[what],)
                     lines.append(Line(name=label, x=x, y=y, style="points"))
         over = [Value.over(list(gaps)) for gaps in zip(*(f["gaps"] for f in several), strict=True)]
         rows.append(Row(label=(name,), cells=tuple(over)))
-        bounds = [Bound.of(f["radius"], d, f["gap"]).total for f in several]
-        columns = [[f[key] for f in several] for key in ("kl", "radius", "gap", "found")]
-        cells = tuple(Value.over(column) for column in (*columns[:3], bounds, columns[3]))
-        true.append(Row(label=(name,), cells=cells))
+        true.append(Row(label=(name,), cells=_exact(several, d), note="no preimages"))
     random = Table(
         title="Gap E|C − C'| in nats, with a at random in the ball of radius r",
         head=("student", *(f"r = {r:g}" for r in words.radii)), rows=tuple(rows),
@@ -135,7 +132,8 @@ def _shown(words: BoundWords, said: dict[str, list[dict[str, Any]]], d: int) -> 
     )
     learned = said["learned"]
     falls = sum(f["gaps"][_smallest(words)] <= f["gaps"][_largest(words)] for f in learned)
-    holds = sum(f["kl"] <= Bound.of(f["radius"], d, f["gap"]).total for f in learned)
+    tested = [f for f in learned if "kl" in f]
+    holds = sum(f["kl"] <= Bound.of(f["radius"], d, f["gap"]).total for f in tested)
     panel = Panel(
         title=f"d = {d}", x="radius r, in standard deviations", y="nats", log_x=True, log_y=True,
         lines=tuple(lines),
@@ -147,9 +145,20 @@ def _shown(words: BoundWords, said: dict[str, list[dict[str, Any]]], d: int) -> 
             f"The gap at the smallest radius is not above that at the largest in {falls} of "
             f"{len(learned)} learned plans; it does not vanish with r, since random a and b are "
             "not preimages of one sample.",
-            f"With true preimages KL(q ‖ p) is below the bound in {holds} of {len(learned)} plans.",
+            f"With true preimages KL(q ‖ p) is below the bound in {holds} of {len(tested)} plans.",
         ),
     )
+
+
+def _exact(several: list[dict[str, Any]], d: int) -> tuple[Value | None, ...]:
+    """KL, r, gap, bound and share found, over the seeds; nothing if one has no preimages."""
+    if not all("kl" in found for found in several):
+        return (None,) * 5
+    bounds = [Bound.of(found["radius"], d, found["gap"]).total for found in several]
+    kl, radius, gap, share = (
+        [found[key] for found in several] for key in ("kl", "radius", "gap", "found")
+    )
+    return tuple(Value.over(column) for column in (kl, radius, gap, bounds, share))
 
 
 def _smallest(words: BoundWords) -> int:
