@@ -271,8 +271,8 @@ def test_the_best_is_bold_within_its_group() -> None:
         rows=tuple(Row(label=(s, m), cells=(Value(value=v),)) for s, m, v in rows),
     )  # fmt: skip
     result = Result(
-        name="n", title="t", place="p", model="m", quick=True, command="ld3 reproduce n",
-        words={}, versions={}, tables=(table,), notes=("So it is.",),
+        name="n", folder="n", title="t", place="p", model="m", quick=True, words={}, versions={},
+        command="ld3 reproduce n", tables=(table,), notes=("So it is.",),
     )  # fmt: skip
     text = markdown(result)
     assert "| a | x | **1.00** |" in text and "| b | y | **4.00** |" in text
@@ -332,7 +332,21 @@ def test_wrong_input_is_one_line(
 def test_command_to_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli("bound", "--model", TOY, "--quick", "--out", str(tmp_path)) == 0
     out = capsys.readouterr().out
-    assert "KL(q ‖ p)" in out and str(tmp_path / "bound" / "result.png") in out
-    made = Result.load(tmp_path / "bound" / "result.json")
+    folder = tmp_path / "bound-ld3-reproduce-toys-clusters-quick"
+    assert "KL(q ‖ p)" in out and str(folder / "result.png") in out
+    made = Result.load(folder / "result.json")
     assert made.quick and made.model == TOY
     assert made.command == f"ld3 reproduce bound --model {TOY} --quick"
+
+
+@every
+def test_the_page_tells_of_it(name: str) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "reproduce.md").read_text()
+    experiment = load_experiment(name)
+    start = page.index(f"\n## {experiment.title}\n")
+    section = " ".join(page[start:].split("\n## ")[1].split())
+    for text in (experiment.place, experiment.claim, experiment.here, *experiment.reported):
+        assert " ".join(text.split()) in section
+    for model in experiment.models:
+        option = "" if model == experiment.default else f" --model {model}"
+        assert f"`ld3 reproduce {name}{option}`" in section

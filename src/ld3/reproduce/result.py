@@ -98,6 +98,7 @@ class Result(Made):
 
     format: Literal["ld3-reproduce-1"] = "ld3-reproduce-1"
     name: Text
+    folder: Text  # below that of all results
     title: Text
     place: Text  # in the paper
     model: Text

@@ -1,6 +1,7 @@
 """The walk of `ld3 reproduce`: a spec file, its words for a model, the experiment, the files."""
 
 import platform
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,8 +65,8 @@ def run_reproduce(
     """
     name = model or experiment.default
     stage = Stage(
-        model=experiment.model_of(name), folder=out / experiment.name, cache=out / "cache",
-        tell=tell, jobs=jobs, features=features, device=device,
+        model=experiment.model_of(name), folder=out / folder_name(experiment, name, quick),
+        cache=out / "cache", tell=tell, jobs=jobs, features=features, device=device,
     )  # fmt: skip
     kind, words, spec = read_words(experiment, name, quick, stage)
     plots()  # said before hours of work, not after
@@ -81,8 +82,15 @@ def run_reproduce(
     }  # fmt: skip
     return Result(
         **dict(made), name=experiment.name, title=experiment.title, place=experiment.place,
-        model=name, quick=quick, command=command, words=spec, versions=versions,
+        folder=stage.folder.name, model=name, quick=quick, command=command, words=spec,
+        versions=versions,
     )  # fmt: skip
+
+
+def folder_name(experiment: Experiment, model: str, quick: bool) -> str:
+    """Of the result: other models than the default, and quick runs, have their own."""
+    other = "" if model == experiment.default else "-" + re.sub(r"[^\w]+", "-", model)
+    return experiment.name + other + "-quick" * quick
 
 
 def read_words(
@@ -99,8 +107,8 @@ def read_words(
 
 
 def write_result(result: Result, out: Path) -> Iterator[Path]:
-    """`result.json`, `result.md` and, where there are curves, `result.png`; in OUT/NAME."""
-    folder = out / result.name
+    """`result.json`, `result.md` and, where there are curves, `result.png`, in a folder of it."""
+    folder = out / result.folder
     write_json(folder / "result.json", result.model_dump(mode="json"))
     yield folder / "result.json"
     write_bytes(folder / "result.md", markdown(result).encode())
