@@ -261,7 +261,7 @@ def test_values() -> None:
     assert value.text == "2.00 ± 1.00"
     assert Value(value=0.0031234).text == "0.00312"
     assert Value(value=12345.6).text == "12,346"
-    assert Value(value=0.0).text == "0.000000"
+    assert Value(value=0.0).text == "0"
 
 
 def test_the_best_is_bold_within_its_group() -> None:
@@ -271,11 +271,13 @@ def test_the_best_is_bold_within_its_group() -> None:
         rows=tuple(Row(label=(s, m), cells=(Value(value=v),)) for s, m, v in rows),
     )  # fmt: skip
     result = Result(
-        name="n", folder="n", title="t", place="p", model="m", quick=True, words={}, versions={},
+        name="n", folder="n", title="t", place="p", model="m", quick=True, versions={},
+        words={"seeds": 2, "compare": {"judged": 300}, "changes": {"a": {"pairs": 5}}},
         command="ld3 reproduce n", tables=(table,), notes=("So it is.",),
     )  # fmt: skip
     text = markdown(result)
     assert "| a | x | **1.00** |" in text and "| b | y | **4.00** |" in text
+    assert "`: 2 learning seeds, 300 samples for Fréchet distances.\n" in text
     assert "| a | y | 2.00 |" in text and "Smallest sizes" in text and "- So it is." in text
 
 

@@ -4,7 +4,7 @@ Kinds of experiment make it; the page and the picture are made from it and compu
 """
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,8 +42,9 @@ class Value(_Part):
     @property
     def text(self) -> str:
         """Three digits that count, of the spread as many places."""
-        size = max(abs(self.value), 1e-12)
-        places = int(np.clip(2 - np.floor(np.log10(size)), 0, 6))
+        if self.value == 0:
+            return "0"
+        places = int(np.clip(2 - np.floor(np.log10(abs(self.value))), 0, 6))
         shown = f"{self.value:,.{places}f}"
         return shown if self.spread is None else f"{shown} ± {self.spread:,.{places}f}"
 
@@ -121,7 +122,7 @@ class Result(Made):
 
 def markdown(result: Result) -> str:
     """A piece of a page: how it was made, tables, what they say."""
-    lines = [f"Made by `{result.command}`."]
+    lines = [f"Made by `{result.command}`: {', '.join(_sizes(result.words))}."]
     if result.quick:
         lines += ["", "**Smallest sizes (`--quick`): only to see that it runs.**"]
     for table in result.tables:
@@ -129,6 +130,25 @@ def markdown(result: Result) -> str:
     if result.notes:
         lines += ["", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines) + "\n"
+
+
+SIZES = {
+    "seeds": "learning seeds", "pairs": "learning pairs", "valid": "validation pairs",
+    "held_out": "held-out noises", "judged": "samples for Fréchet distances",
+    "teacher_steps": "steps of the teacher", "samples": "noises", "preset": "preset",
+}  # fmt: skip
+
+
+def _sizes(words: Mapping[str, Any]) -> list[str]:
+    """How much went into it, from the words at any depth but those of single changes."""
+    found: dict[str, Any] = {}
+    for word, value in words.items():
+        if isinstance(value, Mapping) and word not in ("changes", "goal"):
+            found |= dict.fromkeys(_sizes(value))
+        elif word in SIZES:
+            name = SIZES[word]
+            found[f"preset `{value}`" if word == "preset" else f"{value} {name}"] = None
+    return list(found)
 
 
 def _rows(table: Table) -> Iterator[str]:
