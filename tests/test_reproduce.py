@@ -235,10 +235,13 @@ def test_some_classes_only(tmp_path: Path) -> None:
         narrowed("own", [1])
 
 
-def test_fashion_quick_with_the_judge(tmp_path: Path) -> None:
-    """A shipped model, real columns of the judge, narrowed classes."""
+def test_fashion_with_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shipped model, real columns of the judge, narrowed classes; with few accurate steps."""
+    monkeypatch.setattr("ld3.teacher.CHUNK", 2)
+    for place in ("ld3.runs.ACCURATE", "ld3.compare.full.ACCURATE"):
+        monkeypatch.setattr(place, 4)
     words = {
-        "learn": LEARN | {"distance": "perceptual", "pairs": 2}, "nfe": [2],
+        "learn": LEARN | {"distance": "perceptual", "pairs": 2, "start": "edm"}, "nfe": [2],
         "judge": {"held_out": 2, "teacher_steps": 4, "full": True, "judged": 40},
         "changes": {"shoes": {"classes": [5, 7, 9]}, "bags": {"classes": [8]}},
         "show": ["distance", "frechet_accurate", "frechet"], "together": True,
