@@ -18,6 +18,7 @@ def test_draws_are_the_same_each_time_and_weigh_one() -> None:
     a, b = (Weights.drawn(30, 3) for _ in range(2))
     assert np.array_equal(a.noises, b.noises) and np.array_equal(a.seeds, b.seeds)
     assert np.allclose(a.noises.sum(1), 1) and np.allclose(a.seeds.sum(1), 1)
+    assert a.noises.min() >= 0 and a.seeds.min() >= 0  # a mean of distances is never negative
     assert not np.array_equal(a.noises, Weights.drawn(30, 3, seed=1).noises)
 
 

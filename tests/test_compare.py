@@ -12,6 +12,8 @@ from unittest import mock
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ld3 import FunctionModel
 from ld3.bootstrap import Interval
@@ -188,8 +190,8 @@ def test_what_is_written_is_read_again(tmp_path: Path, methods: dict[str, object
     with pytest.raises(Ld3Error, match=r"rows\.0\.surprise"):
         Comparison.checked(content, "x")
     assert found.command == (
-        "ld3 compare --methods edm,logsnr,ld3 --nfe 3,4 --pairs 16 --valid 8 --held-out 24 "
-        "--teacher-steps 16"
+        "ld3 compare --model fashion --methods edm,logsnr,ld3 --solvers dpmpp --nfe 3,4 --seeds 1 "
+        "--pairs 16 --valid 8 --held-out 24 --teacher-steps 16"
     )
 
 
@@ -344,3 +346,24 @@ def test_mistakes_are_one_line(
     assert end.value.code == 2
     said = capsys.readouterr().err.strip()
     assert len(said.splitlines()) == 1 and hint in said, said
+
+
+words = st.sampled_from([*CompareSpec.model_fields, "nonsense", ""])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+    | st.sampled_from(["fashion", "edm,logsnr", "unipc:3", "all", "heun", "4,6", "float32"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+
+
+@given(st.dictionaries(words, values, max_size=4))
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_any_spec_is_read_or_refused_with_one_line(content: dict[str, object]) -> None:
+    try:
+        found = CompareSpec.read({"methods": "edm", **content})
+    except Ld3Error as error:
+        assert len(str(error).splitlines()) == 1
+        assert len(str(error)) < 900
+    else:
+        assert CompareSpec.read(found.model_dump()) == found

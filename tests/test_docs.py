@@ -168,7 +168,7 @@ def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "page", module)
     printed: str | None = None  # by the block before, if it ran
     with ExitStack() as stack:
-        for registry in REGISTRIES.values():
+        for registry in (*REGISTRIES.values(), SEARCHES):
             stack.enter_context(mock.patch.dict(registry))  # undoes what a page adds
         for block in read(page.read_text())[0]:
             here = f"{name(page)}:{block.line}"

@@ -277,10 +277,10 @@ def test_costs_of_jumps_are_those_of_single_steps(kind: str) -> None:
     assert bool(torch.isinf(costs[torch.ones(7, 7).tril().bool()]).all())
 
 
-@pytest.mark.parametrize("solver", ["euler", "dpmpp"])
-def test_searches_beat_even_steps_on_pictures(solver: str) -> None:
+@pytest.mark.parametrize("method", ["euler", "dpmpp"])
+def test_searches_beat_even_steps_on_pictures(method: str) -> None:
     """Gaussians have straight paths and no use for GITS; mixtures in many dimensions do."""
-    problem = problem_of(image_mixture(shape=(1, 16, 16), rank=6), 5, solver, train=32, valid=32)
+    problem = problem_of(image_mixture(shape=(1, 16, 16), rank=6), 5, method, train=32, valid=32)
     student = Student(problem)
 
     def loss(found: Found) -> float:

@@ -3,11 +3,11 @@
 Values v (S, n) are distances for S learning seeds on the same n held-out noises. Their mean is
 recomputed with weights of noises and of seeds drawn anew, many times:
 
-    mean = sum_s sum_i V_s W_i v_si      W, V counts of drawing n of n and S of S with replacement
+    mean = sum_s sum_i V_s W_i v_si      W, V shares of n-1 draws of n, and S-1 of S
 
 The weights are one set for all methods (*paired*): hard noise is hard for all, so the ratio of two
-methods is known far better than either mean. Drawing with replacement shrinks the variance of a
-mean by (n-1)/n; the weights are spread by the root of its inverse, which matters for few seeds.
+methods is known far better than either mean. Draws are with replacement, and one fewer than there
+are values: then the variance of the mean is the textbook's s^2/n, which matters for few seeds.
 
 For numbers that belong to a whole set of samples, such as a Fréchet distance, drawing the same
 sample twice would mislead; there blocks of samples are left out in turn (*jackknife*).
@@ -61,10 +61,9 @@ class Weights:
 def _counts(chance: np.random.Generator, draws: int, n: int) -> Array:
     if n == 1:
         return np.ones((draws, 1))
-    picked = chance.integers(0, n, size=(draws, n)) + n * np.arange(draws)[:, None]
-    shares = np.bincount(picked.ravel(), minlength=draws * n).reshape(draws, n) / n
-    spread: Array = 1 / n + (shares - 1 / n) * np.sqrt(n / (n - 1))
-    return spread
+    picked = chance.integers(0, n, size=(draws, n - 1)) + n * np.arange(draws)[:, None]
+    shares: Array = np.bincount(picked.ravel(), minlength=draws * n).reshape(draws, n) / (n - 1)
+    return shares
 
 
 def mean(values: Array, weights: Weights) -> Interval:

@@ -1,6 +1,7 @@
 """The walk of `ld3 compare`: pairs, cells, statistics, pictures; then the files."""
 
 import platform
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -58,12 +59,17 @@ def write_files(comparison: Comparison, out: Path) -> list[Path]:
 
 
 def _prepare(ground: Ground, tell: Tell) -> None:
-    """Everything the teacher is asked for, before any method begins."""
+    """Everything the teacher and the judge are asked for, before any method begins."""
     if any(needs_of(method) for method in ground.spec.names):
         for seed in range(ground.spec.seeds):
             ground.pairs(seed, tell)
     for teacher in (ground.spec.teacher, ground.accurate):
         ground.held_by(teacher, tell)
+    if ground.spec.full:
+        from ld3.compare.full import Bench  # needs the judge
+
+        bench = Bench.of(ground, tell)
+        _ = bench.same, bench.other
 
 
 def _runner(ground: Ground, fresh: bool, tell: Tell) -> Callable[[Cell, int, int], Result]:
@@ -89,7 +95,7 @@ def _judge(ground: Ground, fresh: bool, tell: Tell) -> Callable[[Cell, Tuned], V
     """What `--full` adds to a cell."""
     if not ground.spec.full:
         return lambda cell, tuned: {}
-    from ld3.compare.full import Bench, full_of  # needs the judge
+    from ld3.compare.full import Bench, full_of
 
     bench = Bench.of(ground, tell)
     return lambda cell, tuned: full_of(bench, cell, tuned, fresh)
@@ -157,16 +163,18 @@ def _seeds(spec: CompareSpec) -> dict[str, str]:
     return parts
 
 
+SAID = (*LISTS, "model", "seeds", "pairs", "valid", "held_out")  # even if they are the defaults
+
+
 def command_of(spec: CompareSpec) -> str:
     """The words that make the same comparison again."""
     plain = CompareSpec()
     words = ["ld3 compare"]
     for name in CompareSpec.model_fields:
         value = getattr(spec, name)
-        if value == getattr(plain, name) or name in ("out", "jobs"):
+        if name in ("out", "jobs") or (value == getattr(plain, name) and name not in SAID):
             continue
         flag = f"--{name.replace('_', '-')}"
-        if name in LISTS:
-            value = ",".join(map(str, value))
-        words.append(flag if value is True else f"{flag} {value}")
+        text = ",".join(map(str, value)) if name in LISTS else str(value)
+        words.append(flag if value is True else f"{flag} {shlex.quote(text)}")
     return " ".join(words)

@@ -192,12 +192,15 @@
     const shown = lines.filter((l) => colours.has(l.name));
     const points = lines.flatMap((l) => l.points);
     const log = metric.better === "lower" && points.every((p) => p.value > 0);
-    const ends = shown.flatMap((l) => l.points).flatMap((p) => [p.low, p.high]).filter((v) => !log || v > 0);
-    const all = [...points.map((p) => p.value), ...ends].sort((a, b) => a - b);
-    // A method that fails badly must not flatten all others: at most 30 times the best is drawn.
-    const top = log ? Math.min(all[all.length - 1], 30 * all[0]) : all[all.length - 1];
-    const pad = log ? 1.12 : 0;
-    const [low, high] = log ? [all[0] / pad, top * pad] : [all[0] - 0.04 * (top - all[0]), top + 0.04 * (top - all[0])];
+    // The scale follows the named methods; what is far beyond it is drawn at its edge.
+    const values = points.map((p) => p.value);
+    const main = shown.flatMap((l) => l.points);
+    const [least, most] = [Math.min(...values), Math.max(...main.map((p) => p.value))];
+    const reach = log ? 0 : 0.5 * Math.max(most - least, 1e-9);
+    const under = Math.max(Math.min(...main.map((p) => p.low)), log ? least / 2 : least - reach);
+    const over = Math.max(...main.map((p) => p.high), ...values);
+    const above = Math.min(over, log ? 3 * most : most + reach);
+    const [low, high] = log ? [under / 1.1, above * 1.1] : [under - 0.05 * (above - under), above + 0.05 * (above - under)];
     const counts = blocks.map((b) => b.nfe);
     const said = shown.map((l) => `${l.name}: ${l.points.map((p) => `${p.x} evaluations ${digits(p.value)}`).join(", ")}`).join("; ");
     const { svg, width, height } = frame(box, 300, `${metric.label} against evaluations. ${said}`);
