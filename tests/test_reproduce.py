@@ -184,6 +184,8 @@ def test_numbers_of_a_grid(tmp_path: Path) -> None:
     plain = {k: v for k, v in WORDS["grid"].items() if k != "goal"}
     other = run_reproduce(made_of("grid", plain), out=tmp_path)
     distance, accurate, cost = result.tables
+    assert distance.title == "Distance to 9 steps of euler"
+    assert other.tables[0].title == "Distance to the teacher"
     rows = {row.label[1]: row.cells[0] for row in distance.rows}
     assert set(rows) == {"logsnr", "dmn", "ld3-times"}
     assert rows["logsnr"] and rows["logsnr"].spread is None

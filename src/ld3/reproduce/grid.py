@@ -14,11 +14,12 @@ from ld3.errors import SpecError, unknown
 from ld3.pictures import draw_rows, is_image
 from ld3.reproduce.result import Line, Made, Panel, Row, Table, Value
 from ld3.reproduce.spec import merged
-from ld3.reproduce.stage import LABELS, Judge, Judged, Stage, better, titled
+from ld3.reproduce.stage import LABELS, Judge, Judged, Stage, better
 from ld3.solvers import Solver
 
 Key = tuple[str, str, int]  # solver, method, evaluations
 Values = dict[Key, dict[str, Value]]
+COSTS = ("evaluations", "seconds")
 
 
 class GridWords(BaseModel):
@@ -33,6 +34,13 @@ class GridWords(BaseModel):
     def checked(self, stage: Stage) -> None:
         stage.compare_spec(merged(self.compare, self.goal))
         known_columns(self.show)
+
+    def label(self, key: str) -> str:
+        """Of a column; distances are to the goal, if there is one."""
+        if not self.goal:
+            return LABELS[key]
+        aim = f"{self.goal['teacher_steps']} steps of {self.goal['teacher_solver']}"
+        return LABELS[key].replace("the teacher", aim)
 
 
 def known_columns(show: Sequence[str]) -> None:
@@ -61,9 +69,11 @@ def run_grid(words: GridWords, stage: Stage) -> Made:
         if row.failed
     }
     return Made(
-        tables=tuple(_table(spec, values, key, failed) for key in shown),
-        panels=tuple(panel for key in shown for panel in _panels(spec, values, key)),
-        notes=tuple(_notes(spec, values, shown)),
+        tables=tuple(_table(spec, values, key, words.label(key), failed) for key in shown),
+        panels=tuple(p for key in shown for p in _panels(spec, values, key, words.label(key))),
+        notes=tuple(
+            _note(spec, values, key, words.label(key)) for key in shown if key not in COSTS
+        ),
     )
 
 
@@ -92,7 +102,9 @@ def _values(spec: CompareSpec, comparison: Comparison, judge: Judge, by: Judge) 
     }
 
 
-def _table(spec: CompareSpec, values: Values, key: str, failed: Mapping[Key, str]) -> Table:
+def _table(
+    spec: CompareSpec, values: Values, key: str, label: str, failed: Mapping[Key, str]
+) -> Table:
     rows = []
     for solver in map(title, spec.made_solvers):
         for method in spec.names:
@@ -100,7 +112,7 @@ def _table(spec: CompareSpec, values: Values, key: str, failed: Mapping[Key, str
             why = any((solver, method, nfe) in failed for nfe in spec.nfe)
             rows.append(Row(label=(solver, method), cells=cells, note="failed" if why else ""))
     return Table(
-        title=titled(key),
+        title=label[0].upper() + label[1:],
         head=("solver", "method", *(f"NFE {nfe}" for nfe in spec.nfe)),
         rows=tuple(rows),
         best=better(key),
@@ -108,14 +120,14 @@ def _table(spec: CompareSpec, values: Values, key: str, failed: Mapping[Key, str
     )
 
 
-def _panels(spec: CompareSpec, values: Values, key: str) -> Iterator[Panel]:
+def _panels(spec: CompareSpec, values: Values, key: str, label: str) -> Iterator[Panel]:
     for solver in map(title, spec.made_solvers):
         lines = [
             line_of(method, {n: values[solver, method, n].get(key) for n in spec.nfe})
             for method in spec.names
         ]
         yield Panel(
-            title=solver, x="evaluations", y=LABELS[key], log_y=better(key) == "lower",
+            title=solver, x="evaluations", y=label, log_y=better(key) == "lower",
             lines=tuple(line for line in lines if line.x and max(line.y) > 0),
         )  # fmt: skip
 
@@ -134,21 +146,18 @@ def line_of(name: str, points: Mapping[float, Value | None]) -> Line:
     )
 
 
-def _notes(spec: CompareSpec, values: Values, shown: Sequence[str]) -> Iterator[str]:
+def _note(spec: CompareSpec, values: Values, key: str, label: str) -> str:
     """Who is first how often."""
     places = [(title(solver), nfe) for solver in spec.made_solvers for nfe in spec.nfe]
-    for key in shown:
-        if key in ("evaluations", "seconds"):
-            continue
-        sign = -1 if better(key) == "higher" else 1
-        first: Counter[str] = Counter()
-        for solver, nfe in places:
-            there = {m: values[solver, m, nfe] for m in spec.names}
-            known = {m: sign * v[key].value for m, v in there.items() if key in v}
-            if known:
-                first[min(known, key=lambda m: known[m])] += 1
-        said = ", ".join(f"`{method}` in {count}" for method, count in first.most_common())
-        yield f"Best by {LABELS[key]}, of {len(places)} solvers and numbers of evaluations: {said}."
+    sign = -1 if better(key) == "higher" else 1
+    first: Counter[str] = Counter()
+    for solver, nfe in places:
+        there = {m: values[solver, m, nfe] for m in spec.names}
+        known = {m: sign * v[key].value for m, v in there.items() if key in v}
+        if known:
+            first[min(known, key=lambda m: known[m])] += 1
+    said = ", ".join(f"`{method}` in {count}" for method, count in first.most_common())
+    return f"Best by {label}, of {len(places)} pairs of solver and evaluations: {said}."
 
 
 class PicturesWords(BaseModel):
@@ -189,12 +198,12 @@ def run_pictures(words: PicturesWords, stage: Stage) -> Made:
             pictures.append(name)
     values = _values(spec, comparison, judge, judge)
     return Made(
-        tables=(_table(spec, values, "distance", {}),),
+        tables=(_table(spec, values, "distance", LABELS["distance"], {}),),
         pictures=tuple(pictures),
         notes=(
             f"The first {words.count} held-out noises, not chosen; "
             "each column of a picture is one noise.",
-            *_notes(spec, values, ["distance"]),
+            _note(spec, values, "distance", LABELS["distance"]),
         ),
     )
 
