@@ -216,6 +216,12 @@ def test_two_processes_find_the_same(tmp_path: Path) -> None:
     assert alone.tables == both.tables
 
 
+def test_a_goal_names_its_solver_and_steps(tmp_path: Path) -> None:
+    words = WORDS["grid"] | {"goal": {"teacher_steps": 9}}
+    with pytest.raises(SpecError, match="wanted at least teacher_solver and teacher_steps"):
+        run_reproduce(made_of("grid", words), out=tmp_path)
+
+
 def test_a_stop_says_how_to_go_on(tmp_path: Path) -> None:
     def stop(what: str, done: int, total: int) -> None:
         if what.startswith("judging"):
@@ -326,6 +332,7 @@ def test_list_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
         (["flow", "--model", "fashion"], "did you mean 'fashion-flow'"),
         (["bound", "--model", "ld3.zoo:nothing"], "model ld3.zoo:nothing"),
         (["rmsd", "--jobs", "0"], "jobs"),
+        (["rmsd", "--device", "cudaa"], "device: got 'cudaa', wanted one that torch has"),
     ],
 )
 def test_wrong_input_is_one_line(

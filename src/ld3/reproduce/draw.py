@@ -14,6 +14,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "points": {"ls": "none", "marker": "o", "ms": 4},
 }
 ACROSS = 3  # panels side by side
+WIDE = 8.0  # ratio of values from which an axis is logarithmic
 
 
 def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
@@ -32,10 +33,12 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
     for axis, panel in zip(axes.flat, panels, strict=False):
         for line in panel.lines:
             handles.setdefault(line.name, _drawn(axis, line, colours[line.name]))
-        axis.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+        axis.set_title(panel.title, fontsize=10)
+        axis.set_xlabel(panel.x, fontsize=9)
+        axis.set_ylabel(panel.y, fontsize=9)
         if panel.log_x:
             axis.set_xscale("symlog" if _has_zero(panel) else "log", **_threshold(panel))
-        if panel.log_y:
+        if panel.log_y and _is_wide(panel):
             axis.set_yscale("log")
         axis.grid(alpha=0.3)
     figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8)
@@ -47,6 +50,12 @@ def _drawn(axis: Any, line: Line, colour: Any) -> Any:
     if line.low:
         axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, lw=0)
     return handle
+
+
+def _is_wide(panel: Panel) -> bool:
+    """Whether a logarithmic axis would have more than one number on it."""
+    values = [y for line in panel.lines for y in line.y if y > 0]
+    return bool(values) and max(values) > WIDE * min(values)
 
 
 def _has_zero(panel: Panel) -> bool:

@@ -34,6 +34,9 @@ class GridWords(BaseModel):
     def checked(self, stage: Stage) -> None:
         stage.compare_spec(merged(self.compare, self.goal))
         known_columns(self.show)
+        if self.goal and not {"teacher_solver", "teacher_steps"} <= set(self.goal):
+            said = ", ".join(self.goal)
+            raise SpecError(f"goal: got {said}, wanted at least teacher_solver and teacher_steps")
 
     def label(self, key: str) -> str:
         """Of a column; distances are to the goal, if there is one."""

@@ -37,7 +37,7 @@ LABELS = {
     "agreement": "class as asked for",
     "evaluations": "evaluations to find it, teacher included",
     "seconds": "seconds to find it",
-    "validation": "loss on the validation pairs, as learned with",
+    "validation": "loss on the validation pairs",
 }
 HIGHER = ("precision", "recall", "agreement")
 
