@@ -145,7 +145,9 @@ def _panel(
 ) -> Panel:
     at = {name: float(change["x"]) for name, change in words.changes.items() if "x" in change}
     lines = [
-        line_of(f"{nfe} evaluations", {x: values[name, nfe].get(key) for name, x in at.items()})
+        line_of(
+            f"{nfe} evaluations", {x: _banded(values[name, nfe], key) for name, x in at.items()}
+        )
         for nfe in words.nfe
     ]
     for (name, nfe), found in known.items():
@@ -156,6 +158,15 @@ def _panel(
     return Panel(
         title="", x=words.axis, y=LABELS[key], log_x=words.log_x, lines=tuple(lines),
     )  # fmt: skip
+
+
+def _banded(values: Mapping[str, Value], key: str) -> Value | None:
+    """With the standard deviation over seeds as its ends: the noise is the same for all points."""
+    value = values.get(key)
+    if value is None or value.spread is None:
+        return value if value is None else value.model_copy(update={"low": None, "high": None})
+    ends = {"low": value.value - value.spread, "high": value.value + value.spread}
+    return value.model_copy(update=ends)
 
 
 def _notes(

@@ -146,7 +146,7 @@ def _sizes(words: Mapping[str, Any]) -> list[str]:
         if isinstance(value, Mapping) and word not in ("changes", "goal"):
             found |= dict.fromkeys(_sizes(value))
         elif word in SIZES:
-            name = SIZES[word]
+            name = SIZES[word].removesuffix("s") if value == 1 else SIZES[word]
             found[f"preset `{value}`" if word == "preset" else f"{value} {name}"] = None
     return list(found)
 
