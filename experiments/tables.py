@@ -104,8 +104,8 @@ def main() -> None:
         "coefficients) with 96 iterations and validation by plain means, which was the default "
         f"before it was cut to 80 and made robust, seeds {', '.join(map(str, SEEDS))} (mean ± "
         f"standard deviation), perceptual distance on {HELD_OUT} held-out noises, Fréchet "
-        f"distances from {JUDGED} samples. Known grids are the hand-made and the published ones; the best of each kind is "
-        "picked on the held-out noise, in its favour.\n\n"
+        f"distances from {JUDGED} samples. Known grids are the hand-made and the published ones; "
+        "the best of each kind is picked on the held-out noise, in its favour.\n\n"
     )
     text = "\n".join(line for model in MODELS for line in lines(model, groups[model]))
     write("tables.md", note + text)

@@ -404,6 +404,55 @@ def export(
         click.echo(f"wrote  {file}")
 
 
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--list", "list_", is_flag=True, help="All tables and figures of the paper.")
+@click.option("--paper", is_flag=True, help="Print what the paper shows, and its own settings.")
+@click.option("--model", help="fashion, fashion-flow, ..; or package.module:function for those.")
+@click.option("--quick", is_flag=True, help="Smallest sizes: only to see that it runs.")
+@click.option("--features", type=click.Path(path_type=Path), help="Judge of a model of your own.")
+@click.option("--device", default="cpu", show_default=True, help="Where the network runs.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("reproduce"), show_default=True
+)
+def reproduce(
+    name: str | None,
+    list_: bool,
+    paper: bool,
+    model: str | None,
+    quick: bool,
+    features: Path | None,
+    device: str,
+    jobs: int,
+    out: Path,
+) -> None:
+    """Run an experiment of the paper, on a small model or on the paper's own."""
+    from ld3.reproduce import load_experiment, run_reproduce, write_result
+    from ld3.reproduce.lines import about_lines, list_rows, result_lines
+
+    if list_:
+        _table(("experiment", "in the paper", "what", "models"), list(list_rows()))
+        return
+    if name is None:
+        raise SpecError("experiment: got none, wanted a name of `ld3 reproduce --list`")
+    experiment = load_experiment(name)
+    if paper:
+        for line in about_lines(experiment):
+            click.echo(line)
+        return
+    with Bar() as bar:
+        result = run_reproduce(
+            experiment, model, quick=quick, out=out, jobs=jobs, tell=bar, features=features,
+            device=device,
+        )  # fmt: skip
+        bar.clear()
+    for line in result_lines(result):
+        click.echo(line)
+    for path in write_result(result, out):
+        click.echo(f"{path.suffix[1:]:<9}{path}")
+
+
 class Bar:
     """One progress bar that changes its text as the work goes on."""
 

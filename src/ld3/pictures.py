@@ -15,7 +15,8 @@ from ld3.schedules import Schedule
 from ld3.store import write_bytes
 
 
-def _plots() -> Any:
+def plots() -> Any:
+    """matplotlib, drawing to files."""
     try:
         import matplotlib.pyplot as plt
     except ImportError:
@@ -24,7 +25,8 @@ def _plots() -> Any:
     return plt
 
 
-def _save(plt: Any, figure: Any, path: Path) -> None:
+def save(plt: Any, figure: Any, path: Path) -> None:
+    """As PNG, whole or not at all."""
     buffer = BytesIO()
     figure.savefig(buffer, dpi=130, format="png")
     plt.close(figure)
@@ -57,7 +59,7 @@ def write_image(path: Path, image: Tensor) -> None:
 
 def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
     """Images in [-1, 1], one labelled row each: the same noise from top to bottom."""
-    plt = _plots()
+    plt = plots()
     count, _, height, width = rows[0][1].shape
     size = (0.62 * count + 1.6, 0.62 * height / width * len(rows) + 0.2)
     figure, axes = plt.subplots(len(rows), 1, figsize=size, layout="constrained", squeeze=False)
@@ -66,12 +68,12 @@ def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
         axis.imshow(strip.cpu().numpy(), cmap="gray", vmin=0, vmax=1)
         axis.set_xticks([])
         axis.set_yticks([height / 2], [label])
-    _save(plt, figure, path)
+    save(plt, figure, path)
 
 
 def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) -> None:
     """Each grid as points on the axis of lam; network times as open circles below."""
-    plt = _plots()
+    plt = plots()
     figure, axis = plt.subplots(figsize=(9, 0.4 * len(grids) + 1), layout="constrained")
     for row, grid in enumerate(grids.values()):
         axis.plot(schedule.lam(grid.times), [-row] * len(grid.times), "o-", ms=4, lw=0.6)
@@ -81,4 +83,4 @@ def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) ->
     axis.set_yticks([-row for row in range(len(grids))], list(grids))
     axis.set_xlabel("lam = log(alpha/sigma): noise on the left, data on the right")
     axis.grid(alpha=0.3, axis="x")
-    _save(plt, figure, path)
+    save(plt, figure, path)

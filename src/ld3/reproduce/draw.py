@@ -1,0 +1,69 @@
+"""The curves of a result as one picture. Needs the extra `report`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ld3.pictures import plots, save
+from ld3.reproduce.result import Line, Panel
+
+STYLES: dict[str, dict[str, Any]] = {
+    "line": {"lw": 1.6, "marker": "o", "ms": 3},
+    "thin": {"lw": 0.7, "alpha": 0.7},
+    "dashed": {"lw": 1.2, "ls": "--"},
+    "points": {"ls": "none", "marker": "o", "ms": 4},
+}
+ACROSS = 3  # panels side by side
+WIDE = 8.0  # ratio of values from which an axis is logarithmic
+
+
+def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
+    """All panels in rows of three, with one legend."""
+    plt = plots()
+    across = 2 if len(panels) == 4 else min(ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    size = (4.3 * across + 1.2, 3.4 * down)
+    figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
+    names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
+    palette = plt.get_cmap("tab10" if len(names) <= 10 else "tab20").colors
+    colours = {name: palette[n % len(palette)] for n, name in enumerate(names)}
+    handles: dict[str, Any] = {}
+    for axis in axes.flat[len(panels) :]:
+        axis.axis("off")
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        for line in panel.lines:
+            handles.setdefault(line.name, _drawn(axis, line, colours[line.name]))
+        axis.set_title(panel.title, fontsize=10)
+        axis.set_xlabel(panel.x, fontsize=9)
+        axis.set_ylabel(panel.y, fontsize=9)
+        if panel.log_x:
+            axis.set_xscale("symlog" if _has_zero(panel) else "log", **_threshold(panel))
+        if panel.log_y and _is_wide(panel):
+            axis.set_yscale("log")
+        axis.grid(alpha=0.3)
+    figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8)
+    save(plt, figure, path)
+
+
+def _drawn(axis: Any, line: Line, colour: Any) -> Any:
+    (handle,) = axis.plot(line.x, line.y, color=colour, **STYLES[line.style])
+    if line.low:
+        axis.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, lw=0)
+    return handle
+
+
+def _is_wide(panel: Panel) -> bool:
+    """Whether a logarithmic axis would have more than one number on it."""
+    values = [y for line in panel.lines for y in line.y if y > 0]
+    return bool(values) and max(values) > WIDE * min(values)
+
+
+def _has_zero(panel: Panel) -> bool:
+    return any(x <= 0 for line in panel.lines for x in line.x)
+
+
+def _threshold(panel: Panel) -> dict[str, float]:
+    """A logarithmic axis with a place for 0: linear below the smallest number."""
+    if not _has_zero(panel):
+        return {}
+    return {"linthresh": min(abs(x) for line in panel.lines for x in line.x if x != 0)}
