@@ -63,6 +63,8 @@ def test_version_and_bare_call() -> None:
         (["xyzzy"], "known: "),
         (["solvers", "--jsno"], "--json"),
         (["solvers", "extra"], "extra"),
+        (["learn", "--device", "cudaa"], "device: got 'cudaa', wanted one that torch has"),
+        (["compare", "--device", "cudaa"], "device: got 'cudaa', wanted one that torch has"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(words: list[str], hint: str) -> None:

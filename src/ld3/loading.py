@@ -52,6 +52,7 @@ def load_model(
     `options` are those of a pipeline. A function is given `device` and `dtype` if it takes
     arguments of these names.
     """
+    check_device(device)
     wanted = None if dtype is None else getattr(torch, dtype)
     if name.startswith(PIPELINE):
         return _load_pipeline(name, device, wanted, learn, options or PipelineOptions())
@@ -112,20 +113,30 @@ def _opened(
 def of_model(model: Model, name: str, device: str = "cpu", learn: bool = True) -> Loaded:
     """A model of one's own, tried at the door. Its weights are named by its attribute `digest`, or
     else by what it answers. `learn` asks for gradients, too."""
+    check_device(device)
     check_model(model, learn=learn, device=device)
     return Loaded(model, name, getattr(model, "digest", None) or fingerprint(model, device), "")
 
 
-def make_distance(name: str, loaded: Loaded) -> Distance:
+def check_device(device: str) -> None:
+    """A device that is not there is said in one line."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise SpecError(f"device: got {device!r}, wanted one that torch has ({reason})") from None
+
+
+def make_distance(name: str, loaded: Loaded, device: str = "cpu") -> Distance:
     """By name; `auto` is perceptual for shipped models and l2 for all others;
     `perceptual` takes any model of 1x28x28 pictures."""
     shipped = loaded.name in zoo.SHIPPED
     if name == "auto":
         name = "perceptual" if shipped else "l2"
     if name == "perceptual" and (shipped or loaded.model.shape == (1, 28, 28)):
-        return zoo.perceptual()
+        return zoo.perceptual(device)
     if name in ("lpips-vgg", "lpips-alex"):
-        return load_lpips("vgg" if name == "lpips-vgg" else "alex")
+        return load_lpips("vgg" if name == "lpips-vgg" else "alex").to(device)
     if name not in DISTANCES:
         raise unknown("distance", name, ["auto", "lpips-alex", "lpips-vgg", *DISTANCES])
     return DISTANCES[name]

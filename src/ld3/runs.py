@@ -149,7 +149,7 @@ def jobs(spec: RunSpec, counts: Sequence[int], model: Model | None = None) -> It
         loaded = load_model(spec.model, spec.device, spec.dtype, learn, spec.pipeline)
     else:
         loaded = of_model(model, spec.model if ":" in spec.model else "own", spec.device, learn)
-    distance = make_distance(spec.distance, loaded)
+    distance = make_distance(spec.distance, loaded, spec.device)
     solver = make_solver(spec.solver, spec.order, spec.variant)
     for nfe in counts:
         preset = make_preset(spec.preset, nfe, spec.pairs)

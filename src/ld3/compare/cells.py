@@ -81,7 +81,7 @@ class Ground:
             loaded = load_model(spec.model, spec.device, spec.dtype)
         else:
             loaded = of_model(model, spec.model if ":" in spec.model else "own", spec.device)
-        return cls(spec, loaded, make_distance(spec.distance, loaded))
+        return cls(spec, loaded, make_distance(spec.distance, loaded, spec.device))
 
     @property
     def accurate(self) -> Teacher:

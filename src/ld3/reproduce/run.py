@@ -11,7 +11,8 @@ import torch
 from pydantic import BaseModel
 
 from ld3 import __version__
-from ld3.errors import SpecError, unknown
+from ld3.errors import unknown
+from ld3.loading import check_device
 from ld3.pictures import plots
 from ld3.reproduce.bound import BoundWords, run_bound
 from ld3.reproduce.changes import ChangesWords, run_changes
@@ -70,7 +71,7 @@ def run_reproduce(
     )  # fmt: skip
     kind, words, spec = read_words(experiment, name, quick, stage)
     plots()  # said before hours of work, not after
-    _check_device(device)
+    check_device(device)
     try:
         made = kind.run(words, stage)
     except KeyboardInterrupt:
@@ -86,14 +87,6 @@ def run_reproduce(
         folder=stage.folder.name, model=name, quick=quick, command=command, words=spec,
         versions=versions,
     )  # fmt: skip
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0][:120]
-        raise SpecError(f"device: got {device!r}, wanted one that torch has ({reason})") from None
 
 
 def folder_name(experiment: Experiment, model: str, quick: bool) -> str:
