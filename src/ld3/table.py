@@ -16,9 +16,11 @@ A tuned solver is such a table with corrections added to the weights of its x0 f
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from ld3.errors import PlanError
 from ld3.grids import Knots, TimeGrid
@@ -26,6 +28,40 @@ from ld3.predictions import Prediction, to_x0
 from ld3.sampling import integrate
 from ld3.schedules import Schedule
 from ld3.solvers.base import Denoise, Solver, combine
+
+
+class WeightedSum(torch.autograd.Function):
+    """sum_j w_j X_j, weights (K,) on the CPU; its slope in w_j is one inner product <g, X_j>.
+
+    The same as a sum of products, whose backward pass would make K more tensors of the size of X.
+    """
+
+    @staticmethod
+    def forward(weights: Tensor, *tensors: Tensor) -> Tensor:
+        first, *others = weights.tolist()
+        total: Tensor = first * tensors[0]
+        for weight, tensor in zip(others, tensors[1:], strict=True):
+            total.add_(tensor, alpha=weight)
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        weights, *tensors = ctx.saved_tensors
+        on_weights = None
+        if ctx.needs_input_grad[0]:
+            flat = slope.flatten()
+            products = [torch.dot(flat, tensor.flatten()) for tensor in tensors]
+            on_weights = torch.stack(products).to(weights.device, weights.dtype)
+        wanted = ctx.needs_input_grad[1:]
+        numbers = weights.tolist()
+        return on_weights, *(
+            w * slope if asked else None for w, asked in zip(numbers, wanted, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -55,9 +91,10 @@ class Table:
         """The sample with gradients to the table, and all outputs; `known` ones are not asked."""
         outputs = list(known)
         for n in range(len(outputs), self.nfe):
-            state = combine(self.weights[n, : n + 1].unbind(), (x, *outputs))
+            state: Tensor = WeightedSum.apply(self.weights[n, : n + 1], x, *outputs)  # type: ignore[no-untyped-call]
             outputs.append(network(state, self.net_times[n]))
-        return combine(self.weights[-1].unbind(), (x, *outputs)), outputs
+        sample: Tensor = WeightedSum.apply(self.weights[-1], x, *outputs)  # type: ignore[no-untyped-call]
+        return sample, outputs
 
     def in_outputs(self, prediction: Prediction, schedule: Schedule) -> "Table":
         """From the x0 form to the network's own outputs: m_j = x0 behind o_j at X_j."""
