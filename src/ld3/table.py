@@ -30,7 +30,7 @@ from ld3.schedules import Schedule
 from ld3.solvers.base import Denoise, Solver, combine
 
 
-class WeightedSum(torch.autograd.Function):
+class _WeightedSum(torch.autograd.Function):
     """sum_j w_j X_j, weights (K,) on the CPU; its slope in w_j is one inner product <g, X_j>.
 
     The same as a sum of products, whose backward pass would make K more tensors of the size of X.
@@ -91,9 +91,9 @@ class Table:
         """The sample with gradients to the table, and all outputs; `known` ones are not asked."""
         outputs = list(known)
         for n in range(len(outputs), self.nfe):
-            state: Tensor = WeightedSum.apply(self.weights[n, : n + 1], x, *outputs)  # type: ignore[no-untyped-call]
+            state: Tensor = _WeightedSum.apply(self.weights[n, : n + 1], x, *outputs)  # type: ignore[no-untyped-call]
             outputs.append(network(state, self.net_times[n]))
-        sample: Tensor = WeightedSum.apply(self.weights[-1], x, *outputs)  # type: ignore[no-untyped-call]
+        sample: Tensor = _WeightedSum.apply(self.weights[-1], x, *outputs)  # type: ignore[no-untyped-call]
         return sample, outputs
 
     def in_outputs(self, prediction: Prediction, schedule: Schedule) -> "Table":
