@@ -173,7 +173,8 @@ def test_each_kind_runs_and_is_read_again(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("learned again")
 
-    for place in ("ld3.runs.descend", "ld3.compare.cells.find", "ld3.reproduce.training.learn"):
+    places = ("ld3.runs.learn.descend", "ld3.compare.cells.find", "ld3.reproduce.training.learn")
+    for place in places:
         monkeypatch.setattr(place, refuse)
     assert run_reproduce(experiment, out=tmp_path) == result
 
@@ -246,7 +247,7 @@ def test_some_classes_only(tmp_path: Path) -> None:
 def test_fashion_with_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shipped model, real columns of the judge, narrowed classes; with few accurate steps."""
     monkeypatch.setattr("ld3.teacher.CHUNK", 2)
-    for place in ("ld3.runs.ACCURATE", "ld3.compare.full.ACCURATE"):
+    for place in ("ld3.runs.held_out.ACCURATE", "ld3.compare.full.ACCURATE"):
         monkeypatch.setattr(place, 4)
     words = {
         "learn": LEARN | {"distance": "perceptual", "pairs": 2, "start": "edm"}, "nfe": [2],

@@ -24,22 +24,12 @@ from ld3.discretizers.starts import GRIDS, SCREEN
 from ld3.errors import PlanError, SpecError
 from ld3.models import Model
 from ld3.plan import FamilyPart, Member, Plan
-from ld3.runs import (
-    HELD,
-    SO_FAR,
-    Course,
-    Interrupted,
-    Job,
-    descend,
-    jobs,
-    known_table,
-    measure_of,
-    pairs_for,
-    plan_part,
-    remembered,
-    run_job,
-    word_of,
-)
+from ld3.runs.descent import SO_FAR, Course, Interrupted, descend, word_of
+from ld3.runs.held_out import known_table
+from ld3.runs.jobs import HELD, Job, jobs, pairs_for
+from ld3.runs.kept import measure_of, remembered
+from ld3.runs.learn import run_job
+from ld3.runs.plans import plan_part
 from ld3.scores import Tell, score, silent
 from ld3.spec import RunSpec
 from ld3.store import sweep
