@@ -23,7 +23,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "no preconditioner: Adam, a rate a group": {"recipe": {"precondition": 0}},
     "batches of 16, half the iterations": {"recipe": {"batch": 16}},
     "no average": {"recipe": {"average": 0.0}},
-    "validation by plain means": {"recipe": {"robust": False}},
+    "plain means of distances": {"recipe": {"power": 1.0}},
+    "means of their roots": {"recipe": {"power": 0.5}},
+    "96 iterations": {"recipe": {"epochs": 6}},
     "soft forcing": {"recipe": {"gamma": 0.001, "rate_noise": 2.4}},
     "64 pairs, twice the epochs": {"pairs": 64, "recipe": {"epochs": 10}},
 }

@@ -103,7 +103,7 @@ def _learn(job: Job, steps: Sequence[int], tell: Tell, fresh: bool) -> Plan:
     learned = tuple(name for name in job.preset.recipe.learn.split("+") if name != "coefficients")
     tuning = FamilyTuning(job.solver, Warp(schedule, steps[0], steps[-1]), learned)
     bumps = {f"bump:{centre:g}:{width:g}": (centre, width) for centre, width in TRIED}
-    best = _best_bump(tuning, problems, bumps, job.preset.recipe.robust, tell)
+    best = _best_bump(tuning, problems, bumps, job.preset.recipe.power, tell)
 
     def plan(final: Progress) -> Plan:
         numbers = final.state.best_numbers
@@ -140,7 +140,7 @@ def _best_bump(
     tuning: FamilyTuning,
     problems: Sequence[Problem],
     bumps: dict[str, tuple[float, float]],
-    robust: bool,
+    power: float,
     tell: Tell,
 ) -> str:
     """The bump that is best over few, some and many steps, each relative to the best of all."""
@@ -150,7 +150,7 @@ def _best_bump(
     for done, (name, bump) in enumerate(bumps.items()):
         numbers = tuning.numbers(*bump)
         losses[name] = [
-            student.mean_loss(tuning.table(numbers, count), limit=SCREEN, robust=robust)
+            student.mean_loss(tuning.table(numbers, count), limit=SCREEN, power=power)
             for count in asked
         ]
         tell("trying starts", done + 1, len(bumps))

@@ -95,6 +95,7 @@ class RunSpec(BaseModel):
                 number or isinstance(got, type(default))
             ):
                 raise SpecError(f"recipe {word}: got {got!r}, wanted something like {default!r}")
+        Recipe(**value)  # out of range is said here
         return value
 
     @property

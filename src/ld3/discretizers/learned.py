@@ -53,7 +53,7 @@ class LD3:
         def loss(name: str, pairs: int) -> float:
             grid = make_grid(name, schedule, problem.steps)
             table = tuned_table(problem.solver, schedule, Tuned(grid))
-            return student.mean_loss(table, limit=pairs, robust=recipe.robust)
+            return student.mean_loss(table, limit=pairs, power=recipe.power)
 
         start = make_grid(
             ranked(finalists(loss, lambda done, total: None))[0], schedule, problem.steps

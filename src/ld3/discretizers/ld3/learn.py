@@ -24,7 +24,7 @@ from ld3.discretizers.ld3.differences import gauss_newton, precondition
 from ld3.discretizers.ld3.forcing import keep_better, moved, radius
 from ld3.discretizers.ld3.optimize import RULES, Memory, adam, clipped
 from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.student import Part, Problem, Task, chunks, evaluations, tasks_of
+from ld3.discretizers.ld3.student import Part, Problem, Task, chunks, evaluations, raised, tasks_of
 from ld3.discretizers.ld3.tuning import GROUPS, Numbers, SolverTuning, Tuning
 from ld3.errors import ModelError, SpecError, StoreError
 from ld3.grids import TimeGrid
@@ -32,6 +32,7 @@ from ld3.table import Tuned
 from ld3.teacher import Pairs
 
 Learn = Literal["times", "times+net", "times+net+coefficients"]
+POSITIVE = ("epochs", "batch", "power", "patience", "validate_every")  # words of a recipe
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,15 @@ class Recipe:
     min_rate_net: float = 1e-6
     validate_every: int = 10  # iterations
     average: float = 0.0  # of the numbers over iterations; 0: none
-    robust: bool = False  # validate by the square of the mean root of the distances
+    power: float = 1.0  # of the distances, before the mean over samples is taken
     max_skipped: int = 20  # batches with a loss or slope that is not finite
+
+    def __post_init__(self) -> None:
+        for word, value in vars(self).items():
+            number = isinstance(value, int | float)
+            if number and not (value > 0 if word in POSITIVE else value >= 0):
+                kind = "a positive number" if word in POSITIVE else "0 or more"
+                raise SpecError(f"recipe {word}: got {value}, wanted {kind}")
 
 
 @dataclass(frozen=True)
@@ -184,7 +192,7 @@ def begin_with(
         task.student.mean_loss(
             tuning.table(numbers, task.steps),
             first.valid.noise if soft else None,
-            robust=recipe.robust,
+            power=recipe.power,
         )
         for task in tasks
     ]
@@ -275,7 +283,7 @@ def _descend(
     table = tuning.table(tuning.unflat(leaf, state.numbers), task.steps)
     losses = task.scale * task.student.losses("train", index, table, near)
     leaves = (leaf,) if near is None else (leaf, near)
-    slopes = torch.autograd.grad(losses.mean(), leaves)
+    slopes = torch.autograd.grad(raised(losses, recipe.power).mean(), leaves)
     losses = losses.detach()
     loss = float(losses.mean())
     state = replace(state, iteration=state.iteration + 1)
@@ -359,7 +367,7 @@ def _move_validation(state: State, task: Task, tuning: Tuning, recipe: Recipe, r
     if torch.equal(before, state.near_valid):
         state = replace(state, rate_noise=0.5 * state.rate_noise)
     best = tuning.table(state.best_numbers, task.steps)
-    valid = task.student.mean_loss(best, state.near_valid, robust=recipe.robust)
+    valid = task.student.mean_loss(best, state.near_valid, power=recipe.power)
     return replace(state, best=valid)
 
 
@@ -371,7 +379,7 @@ def _judge(
     valid = 0.0
     for task in tasks:
         table = tuning.table(state.mean, task.steps)
-        loss = task.student.mean_loss(table, near, robust=recipe.robust)
+        loss = task.student.mean_loss(table, near, power=recipe.power)
         valid += task.scale * loss / len(tasks)
     if valid < state.best:
         return replace(state, best=valid, best_numbers=state.mean, worse=0), valid

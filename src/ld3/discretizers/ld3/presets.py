@@ -51,7 +51,7 @@ class Preset:
 
 
 _OURS = Recipe(
-    learn="times+net+coefficients", precondition=12, rate=0.08, warm_up=5, average=0.95, robust=True
+    learn="times+net+coefficients", precondition=12, rate=0.08, warm_up=5, average=0.95, power=0.75
 )
 
 

@@ -31,6 +31,7 @@ from ld3.table import Table
 from ld3.teacher import Pairs
 
 CHUNK = 64  # samples at a time where no gradient is needed
+TINY = 1e-30  # distances below it have no slope when a power is taken
 KEPT = 3  # network calls whose activations are kept for the backward pass
 SECANT = 0.1  # h of the secant for rough networks, in lam
 ROUGH = 0.5  # roughness above which a secant is used
@@ -138,20 +139,16 @@ class Student:
 
     @torch.no_grad()
     def mean_loss(
-        self, table: Table, near: Tensor | None = None, limit: int = 0, robust: bool = False
+        self, table: Table, near: Tensor | None = None, limit: int = 0, power: float = 1.0
     ) -> float:
-        """Over all validation pairs, or the first `limit` of them.
-
-        `robust`: the square of the mean root, so that one sample that ends up far away, as some do
-        where trajectories part, does not decide alone.
-        """
+        """Over all validation pairs, or the first `limit` of them: the mean of that power."""
         count = min(limit or len(self.problem.valid), len(self.problem.valid))
         total = 0.0
         for index in chunks(count, CHUNK):
             part = None if near is None else near[index]
             losses = self.losses("valid", index, table, part).double()
-            total += float((losses.clamp_min(0).sqrt() if robust else losses).sum())
-        return (total / count) ** 2 if robust else total / count
+            total += float(raised(losses, power).sum())
+        return float((total / count) ** (1 / power))
 
     def _cost(self, calls: int, again: int) -> int:
         if not torch.is_grad_enabled():
@@ -183,6 +180,11 @@ class Task:
     student: Student
     steps: int
     scale: float = 1.0  # of its losses
+
+
+def raised(losses: Tensor, power: float) -> Tensor:
+    """losses ** power; below 1, few samples that end up far away do not decide alone."""
+    return losses if power == 1 else losses.clamp_min(TINY) ** power
 
 
 def tasks_of(problems: Sequence[Problem], scales: Sequence[float] = ()) -> list[Task]:
