@@ -97,9 +97,10 @@ def main() -> None:
         groups[cell.words["model"]][cell.words["solver"], cell.words["nfe"][0]].append(cell)
     note = (
         "Made by `python experiments/tables.py`: the preset `standard` (times, network times and "
-        f"coefficients), seeds {', '.join(map(str, SEEDS))} (mean ± standard deviation), perceptual distance on {HELD_OUT} held-out noises, Fréchet "
-        f"distances from {JUDGED} samples. Known grids are the hand-made and the published ones; "
-        "the best of each kind is picked on the held-out noise, in its favour.\n\n"
+        f"coefficients), seeds {', '.join(map(str, SEEDS))} (mean ± standard deviation), "
+        f"perceptual distance on {HELD_OUT} held-out noises, Fréchet distances from {JUDGED} "
+        "samples. Known grids are the hand-made and the published ones; the best of each kind is "
+        "picked on the held-out noise, in its favour.\n\n"
     )
     text = "\n".join(line for model in MODELS for line in lines(model, groups[model]))
     write("tables.md", note + text)
