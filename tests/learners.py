@@ -9,7 +9,7 @@ from ld3.discretizers.ld3.student import Problem
 from ld3.errors import ModelError
 from ld3.table import Tuned
 
-BOTH: frozenset[Need] = frozenset({"model", "pairs"})
+ALL: frozenset[Need] = frozenset({"model", "pairs", "solver"})
 
 
 @dataclass
@@ -17,7 +17,7 @@ class Small:
     """LD3 with few iterations."""
 
     source: str = "LD3, a short run"
-    needs: frozenset[Need] = BOTH
+    needs: frozenset[Need] = ALL
     seen: list[tuple[int, ...]] = field(default_factory=list)  # seeds of the pairs it was given
 
     def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
@@ -37,7 +37,7 @@ class Copy:
 
     grid: str
     source: str = "a copy"
-    needs: frozenset[Need] = BOTH
+    needs: frozenset[Need] = ALL
 
     def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
         return Found(Tuned(make_grid(self.grid, problem.model.schedule, problem.steps)), 12)
@@ -48,7 +48,7 @@ class Fails:
     """Gives up with a reason."""
 
     source: str = "none"
-    needs: frozenset[Need] = BOTH
+    needs: frozenset[Need] = ALL
 
     def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
         raise ModelError("search: got nowhere <b>, wanted somewhere; try again")

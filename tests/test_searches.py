@@ -128,6 +128,9 @@ def test_needs_and_costs_are_what_is_declared(name: str) -> None:
     if "pairs" not in search.needs:
         blind = replace(problem, train=spoilt[0], valid=spoilt[1])
         assert torch.equal(times, find(name, blind).tuned.grid.times)
+    if "solver" not in search.needs:
+        other = replace(problem, solver=make_solver("ipndm"))
+        assert torch.equal(times, find(name, other).tuned.grid.times)
     forward = sum(asked)  # a backward pass is two more where there is one
     if name.startswith(("ld3", "ddss")):
         assert forward <= found.evaluations <= 3 * forward

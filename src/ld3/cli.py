@@ -83,7 +83,7 @@ def methods(json_: bool) -> None:
     if json_:
         click.echo(json.dumps(rows, indent=2))
         return
-    needs = {name: " and ".join(sorted(search.needs)) for name, search in SEARCHES.items()}
+    needs = {name: ", ".join(sorted(search.needs)) for name, search in SEARCHES.items()}
     _table(
         ("method", "even steps in", "needs", "where from"),
         [

@@ -1,9 +1,10 @@
 """Cells: one method, solver, number of evaluations and seed each, kept on disk by content.
 
 A cell has two files in `cells/`: what the method *found* (named by the digest of all that
-determines it) and its distances on *held*-out noise (named by the digest of the very numbers that
-were run, the noise and the references). So a comparison that was stopped goes on, a second one
-shares the cells of the first, and more held-out noise does not search again.
+determines it; a method that does not look at the solver searches once for all solvers) and its
+distances on *held*-out noise (named by the digest of the very numbers that were run, the noise and
+the references). So a comparison that was stopped goes on, a second one shares the cells of the
+first, and more held-out noise does not search again.
 """
 
 import math
@@ -165,7 +166,7 @@ def cells_of(spec: CompareSpec) -> list[Cell]:
 
 
 def needs_of(method: str) -> list[str]:
-    """What of a problem it looks at besides schedule, solver and steps."""
+    """What of a problem it looks at besides schedule and steps."""
     return sorted(SEARCHES[method].needs) if method in SEARCHES else []
 
 
@@ -179,9 +180,11 @@ def found_of(
     spec, steps = ground.spec, steps_of(cell.solver, cell.nfe)
     key = ground.identity | {
         "method": cell.method,
-        "solver": [cell.solver.name, cell.solver.order, cell.solver.variant],
         "nfe": cell.nfe,
+        "steps": steps,
     }
+    if "solver" in needs_of(cell.method):
+        key |= {"solver": [cell.solver.name, cell.solver.order, cell.solver.variant]}
     if cell.seed is not None:
         key |= {"seed": cell.seed, "pairs": spec.pairs, "valid": spec.valid}
     file = spec.out / "cells" / f"found-{digest(key)}.json"

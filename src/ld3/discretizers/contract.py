@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from ld3.discretizers.ld3.student import Problem
 from ld3.table import Tuned
 
-Need = Literal["model", "pairs"]
+Need = Literal["model", "pairs", "solver"]
 Tell = Callable[[int, int], None]
 """Told how many of how many parts of the work are done."""
 
@@ -33,7 +33,7 @@ class Discretizer(Protocol):
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What of a problem it looks at besides schedule, solver and steps."""
+        """What of a problem it looks at besides schedule and steps."""
         ...
 
     def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found: ...

@@ -36,7 +36,7 @@ from ld3.table import Tuned
 class DDSS:
     """Adam through the solver on the kernel distance of sets of samples."""
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"model", "pairs"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"model", "pairs", "solver"})
 
     coefficients: bool = False
     start: str = "logsnr"

@@ -29,7 +29,7 @@ SOURCES: dict[What, str] = {
 class LD3:
     """Gradient descent through the solver on the distance to the teacher."""
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"model", "pairs"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"model", "pairs", "solver"})
 
     what: What = "standard"
 

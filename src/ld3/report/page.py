@@ -143,7 +143,7 @@ def _solver_words(solver: Mapping[str, Any]) -> str:
 
 
 def _method_words(kind: str, source: str, needs: list[str]) -> str:
-    return f"{kind}: {source}" + (f"; looks at {' and '.join(needs)}" if needs else "")
+    return f"{kind}: {source}" + (f"; looks at {', '.join(needs)}" if needs else "")
 
 
 def _listed(facts: Mapping[str, str]) -> str:
