@@ -56,7 +56,7 @@ _OURS = Recipe(
 
 
 def _fast(nfe: int) -> Preset:
-    recipe = replace(_OURS, epochs=5, validate_every=10)
+    recipe = replace(_OURS, epochs=5, validate_every=15)
     return Preset(recipe, 48, 16, Teacher(steps=20))
 
 
