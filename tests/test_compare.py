@@ -206,6 +206,7 @@ def test_groups_and_words(methods: dict[str, object]) -> None:
     assert known["learned"] == ("ld3-x", "ld3") and known["searched"] == ("other",)
     assert "paper-edm" not in known["handmade"] and "gits-sd" in known["published"]
     assert CompareSpec.read({"methods": "all"}).names == known["all"]
+    assert not set(known["all"]) & set(known["variants"])
     words = CompareSpec.read({"methods": ["edm, handmade", "bump:0:1"], "solvers": "unipc:2:bh2"})
     assert words.names[:2] == ("edm", "uniform") and words.names[-1] == "bump:0:1"
     assert words.made_solvers[0].variant == "bh2"

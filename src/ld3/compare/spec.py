@@ -17,7 +17,7 @@ from ld3.spec import Count, Dtype, validated, words_of
 
 TEACHER = Teacher(steps=40)
 LISTS = ("methods", "solvers", "nfe")  # words that take several values, with commas or repeated
-DEAR = ("ld3-paper",)  # costs more than all others together: in no group, to be named
+VARIANTS = ("ays-kl", "ddss-ggdm", "ld3-paper")  # of others, some very dear: a group of their own
 MANY = 10_000  # pairs a seed at most: each seed has a range of its own
 
 
@@ -106,14 +106,15 @@ class CompareSpec(BaseModel):
 
 def groups() -> dict[str, tuple[str, ...]]:
     """Words that stand for several methods."""
-    learned = tuple(n for n in SEARCHES if kind_of(n) == "learned" and n not in DEAR)
+    plain = [name for name in SEARCHES if name not in VARIANTS]
     parts = {
         "handmade": tuple(name for name in GRIDS if name in HANDMADE),
         "published": tuple(name for name in GRIDS if name in PUBLISHED),
-        "searched": tuple(name for name in SEARCHES if kind_of(name) == "searched"),
-        "learned": learned,
+        "searched": tuple(name for name in plain if kind_of(name) == "searched"),
+        "learned": tuple(name for name in plain if kind_of(name) == "learned"),
     }
-    return parts | {"all": tuple(name for names in parts.values() for name in names)}
+    everything = tuple(name for names in parts.values() for name in names)
+    return parts | {"all": everything, "variants": VARIANTS}
 
 
 def kind_of(method: str) -> Kind:
