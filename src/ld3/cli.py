@@ -318,8 +318,8 @@ def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) ->
 @click.option(
     "--methods",
     multiple=True,
-    help="Names of `ld3 methods`, or handmade, published, searched, learned, all, variants; with commas or "
-    "repeated.  [handmade,published,ld3]",
+    help="Names of `ld3 methods`, or handmade, published, searched, learned, all, variants; "
+    "with commas or repeated.  [handmade,published,ld3]",
 )
 @click.option("--solvers", multiple=True, help="Such as unipc, ipndm:3 or unipc:3:bh2.  [dpmpp]")
 @click.option("--nfe", multiple=True, help="Evaluations.  [4,6]")
