@@ -23,7 +23,7 @@ from ld3 import (
 from ld3.discretizers import tangent_law
 from ld3.discretizers.ld3 import student
 from ld3.discretizers.ld3.forcing import keep_better, moved, radius
-from ld3.discretizers.ld3.learn import Progress, Recipe, State, begin, learn
+from ld3.discretizers.ld3.learn import Progress, Recipe, State, begin, learn, tuning_of
 from ld3.discretizers.ld3.optimize import RULES, clipped
 from ld3.discretizers.ld3.parametrize import Clock
 from ld3.discretizers.ld3.presets import PRESETS, iterations, make_preset
@@ -172,6 +172,23 @@ def test_one_far_sample_does_not_decide_a_mean_of_roots() -> None:
     assert far.mean_loss(better, power=0.5) < far.mean_loss(worse, power=0.5)
     result = run(problem, Recipe(epochs=1, validate_every=1, power=0.5), grids[0])
     assert student.mean_loss(table(problem, result.grid), power=0.5) == result.best
+
+
+def test_one_far_sample_does_not_decide_what_is_learned_from_roots() -> None:
+    """With a target out of reach among the pairs, the others are met better."""
+    problem = euler_problem()
+    target = problem.train.target.clone()
+    target[0] += 5.0
+    spoilt = replace(problem, train=replace(problem.train, target=target))
+    student = Student(problem)
+    left = []
+    for power in (1.0, 0.5):
+        recipe = Recipe(batch=16, epochs=100, validate_every=100, rate_times=0.1, power=power)
+        state = begin(spoilt, recipe, make_grid("logsnr", problem.model.schedule, problem.steps))
+        *_, last = learn(spoilt, recipe, state)
+        grid = tuning_of(problem, recipe).tuned(last.state.numbers, problem.steps).grid
+        left.append(student.mean_loss(table(problem, grid)))
+    assert left[1] < 0.5 * left[0]
 
 
 def test_the_learned_grid_is_better_on_noise_it_never_saw() -> None:
