@@ -176,7 +176,7 @@ def plain_bound(lam: list[float], p: float) -> float:
                 s - 1: -e * (h2 + (a + b) * h1) / (a * b),
                 s: e * (h2 + (2 * b + a) * h1 + b * (a + b) * h0) / (b * (a + b)),
             }
-        if s < (3 if steps <= 7 else 0):
+        if s < 3:
             total += math.sqrt(sum((w[n] * j) ** 2 for n, j in weights.items()))
         else:
             for n, j in weights.items():

@@ -11,7 +11,8 @@ and the bound is, with orders rising 1, 2, 3 at the start and falling at the end
 
     sum over steps of order 1 of |J_ss w_s|  +  sum_n |sum over other steps of J_sn w_n|
 
-For N <= 7 the steps 1 and 2 are not summed with their signs: each adds sqrt(sum_n (J_sn w_n)^2).
+The steps 1 and 2 are not summed with their signs: each adds sqrt(sum_n (J_sn w_n)^2). The code of
+the LD3 paper sums them, too, for N > 7; errors then cancel in the bound that do not in samples.
 
 The gaps in lam are a softmax with a floor, so that no gap is ever zero; Adam with exact gradients
 in float64 does the rest, from an even grid in lam and one in t. The better of the two is taken.
@@ -37,6 +38,7 @@ from ld3.solvers.base import moment_weights
 from ld3.table import Tuned
 
 ORDER = 3
+ALONE = 3  # steps before it are not summed with their signs
 STARTS = {"lam": ("logsnr",), "t": ("uniform",), "both": ("logsnr", "uniform")}
 
 
@@ -49,7 +51,6 @@ def error_bound(lam: Tensor, p: float) -> Tensor:
     moments = moments * torch.tensor([1.0, 1.0, 2.0], dtype=lam.dtype, device="cpu")
     number = torch.arange(steps, device="cpu")
     order = torch.minimum(number + 1, steps - number).clamp(max=ORDER)
-    signed_from = 3 if steps <= 7 else 0
     total = lam.new_zeros(())
     signed = lam.new_zeros(steps)
     for k in range(1, ORDER + 1):
@@ -67,7 +68,7 @@ def error_bound(lam: Tensor, p: float) -> Tensor:
         if k == 1:
             total = total + terms.abs().sum()
             continue
-        alone = s < signed_from
+        alone = s < ALONE
         total = total + torch.linalg.vector_norm(terms[:, alone], dim=0).sum()
         for back in range(k):
             signed = signed.index_add(0, (s - back)[~alone], terms[back, ~alone])
