@@ -74,7 +74,7 @@ def page(comparison: Comparison) -> Iterator[str]:
         blocks = [block for block in comparison.blocks if block.solver == solver]
         for metric in metrics:
             label = "" if metric.key == "distance" else f": {metric.label}"
-            yield f"#### {solver}{label}\n"
+            yield f"### {solver}{label}\n"
             yield from table(blocks, metric)
         for block in blocks:
             yield f"- {block.nfe} evaluations: {block.verdict}"
