@@ -25,14 +25,12 @@ from ld3.teacher import Pairs, teach
 LEARN = ("times", "times+net", "times+net+coefficients")
 MODELS = {
     "fashion": (("unipc", "ipndm", "dpmpp", "euler"), (4, 6, 10)),
-    "fashion-flow": (("euler",), (4, 6)),
-    "fashion-latent": (("dpmpp", "euler"), (4, 6)),
+    "fashion-flow": (("euler",), (4, 6, 10)),
+    "fashion-latent": (("dpmpp", "euler"), (4, 6, 10)),
 }
 SPECTRA = "examples.spectra:model"
 PAIRS = (16, 64, 256)
 FITTED = (4, 6)
-
-
 OUTSIDE = {"preset": "fast", "held_out": 32, "judged": 0}
 
 
@@ -44,7 +42,7 @@ def changed(learn: str) -> dict[str, object]:
 def cells() -> list[dict[str, object]]:
     """The words of all runs."""
     if importlib.util.find_spec("psdenoiser") is not None:
-        MODELS[SPECTRA] = (("dpmpp",), (4, 6))
+        MODELS[SPECTRA] = (("dpmpp",), (4, 6, 10))
     return [
         words(model, solver, nfe, seed) | changed(learn) | (OUTSIDE if model == SPECTRA else {})
         for model, (solvers, counts) in MODELS.items()

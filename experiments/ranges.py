@@ -17,6 +17,8 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 import torch
 from cells import IMAGES, arguments, run_all, spread, write
+from parts import LEARN, changed
+from tables import HELD_OUT, SEEDS, words
 
 from ld3.discretizers import METHODS, make_grid
 from ld3.discretizers.starts import GRIDS
@@ -32,11 +34,8 @@ from ld3.spec import RunSpec
 from ld3.table import Table, compile_table
 from ld3.teacher import Pairs, teach
 
-SEEDS = (0, 1, 2)
 LOW, HIGH = 4, 10
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0)
-HELD_OUT = 64
-BASE: dict[str, Any] = {"model": "fashion", "held_out": HELD_OUT, "judged": 0}
 
 
 class Judge:
@@ -81,16 +80,24 @@ def stretched(grid: TimeGrid, schedule: Schedule, steps: int) -> TimeGrid:
     return TimeGrid.of(torch.cat([grid.times[:1], schedule.time_at(inner), grid.times[-1:]]))
 
 
+def base(nfe: int, seed: int) -> dict[str, Any]:
+    """The words of a run: those of the table, which then need not be run again."""
+    return words("fashion", "dpmpp", nfe, seed)
+
+
 def evaluations(out: Path, jobs: int, judge: Judge) -> list[str]:
     """The table over numbers of evaluations; draws it, too."""
     counts = range(LOW, HIGH + 1)
-    families = [
-        run_family(RunSpec.read({**BASE, "nfe": f"{LOW}-{HIGH}", "seed": seed, "out": out})).plan
+    runs = [
+        run_family(
+            RunSpec.read(base(LOW, seed) | {"nfe": f"{LOW}-{HIGH}", "judged": 0, "out": out})
+        )
         for seed in SEEDS
     ]
+    families = [run.plan for run in runs]
     alone = {}
-    for learn in ("times+net", "times+net+coefficients"):
-        asked = [{**BASE, "nfe": (n,), "seed": s, "learn": learn} for n in counts for s in SEEDS]
+    for learn in LEARN[1:]:
+        asked = [base(n, seed) | changed(learn) for n in counts for seed in SEEDS]
         cells = iter(run_all(asked, out, jobs))
         alone[learn] = {n: [Plan.load(next(cells).plan) for _ in SEEDS] for n in counts}
     net, full = alone["times+net"], alone["times+net+coefficients"]
@@ -135,12 +142,12 @@ def _cost(plans: dict[int, list[Plan]]) -> float:
 
 def guidance(out: Path, jobs: int, judge: Judge) -> list[str]:
     """How plans age with the scale."""
-    learned = {"1": {}, "3": {"guidance": 3.0}, "1-4": {"guidance": "1-4"}}
-    asked = [
-        {**BASE, "nfe": (6,), "seed": seed, **change}
-        for change in learned.values()
-        for seed in SEEDS
-    ]
+    learned: dict[str, dict[str, object]] = {
+        "1": {},
+        "3": {"guidance": 3.0, "judged": 0},
+        "1-4": {"guidance": "1-4", "judged": 0},
+    }
+    asked = [base(6, seed) | change for change in learned.values() for seed in SEEDS]
     cells = iter(run_all(asked, out, jobs))
     lines = [
         "### Guidance: `fashion`, DPM++3M, 6 evaluations; rows: learned for, columns: used with\n",

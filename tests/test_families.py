@@ -249,6 +249,39 @@ def test_one_plan_for_a_range_of_guidance(tmp_path: Path) -> None:
     assert seen[0] != seen[2]
 
 
+def test_a_plan_is_scored_at_other_guidance(tmp_path: Path) -> None:
+    """Where learning scored it the scores are the same; elsewhere it ages."""
+    from ld3.runs import run_score
+    from ld3.show import draw_scored, scored_table
+
+    model, anew = guided(), tmp_path / "anew"
+    spec = RunSpec(nfe=(4,), guidance=1.0, guidance_to=4.0, out=tmp_path, **SMALL)  # type: ignore[arg-type]
+    (result,) = run_learn(spec, model=model)
+    plan, count = result.plan, result.plan.learned["spec"]["held_out"]
+    rows = list(run_score(plan, (1.0, 2.5, 4.0, 9.0), count, out=anew, model=guided()))
+    for row, name in zip(rows, ("learned @ 1", "learned", "learned @ 4"), strict=False):
+        assert row.plan.distance == pytest.approx(result.scores[name].distance, rel=1e-9)
+    assert rows[1].best_grid == result.best_grid
+    assert rows[3].plan.distance > 2 * rows[2].plan.distance
+    (own,) = run_score(plan, held_out=count, out=anew, model=guided())
+    assert own == rows[1]
+    lines = list(scored_table(plan, rows, count))
+    assert [line.split()[0] for line in lines[2:6]] == ["1", "2.5", "4", "9"]
+    assert lines[2].split()[3] == f"{rows[0].plan.distance:.5f}"
+    draw_scored(rows, tmp_path / "ages.png")
+    assert (tmp_path / "ages.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(PlanError, match="shape"):
+        list(run_score(plan, model=mixture([[0.0]], 0.5), out=tmp_path))
+
+
+@pytest.mark.parametrize("scales", ["much", "1,", "-1", "1-4", "\u00b2", "101"])
+def test_scales_that_are_none_are_said(scales: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"guidance: got .*wanted scales from 0 to 100"):
+        CliRunner().invoke(
+            cli, ["score", str(tmp_path / "no.json"), "--guidance", scales], catch_exceptions=False
+        )
+
+
 def test_a_family_with_a_range_of_guidance_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="one of them"):
         run_family(RunSpec(family=(4, 6), guidance_to=3.0, out=tmp_path), model=guided())

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ld3.plan import Plan as Plan
     from ld3.runs import run_learn as run_learn
     from ld3.runs import run_sample as run_sample
+    from ld3.runs import run_score as run_score
     from ld3.sampling import integrate as integrate
     from ld3.sampling import trajectory as trajectory
     from ld3.schedules import EDM as EDM
@@ -58,7 +59,7 @@ _HOME = {
             "FunctionModel", "Model", "bind", "bind_network", "check_model", "count_calls", "prior",
         ),
         "plan": ("Plan",),
-        "runs": ("run_learn", "run_sample"),
+        "runs": ("run_learn", "run_sample", "run_score"),
         "seeds": ("noise",),
         "spec": ("RunSpec",),
         "schedules": (

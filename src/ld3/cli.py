@@ -290,6 +290,50 @@ def sample(
 
 @cli.command()
 @click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--guidance", multiple=True, help="Scales, repeatable or with commas.  [the plan's own]"
+)
+@click.option("--nfe", type=int, help="Evaluations, for a plan that was learned for a range.")
+@click.option("--held-out", type=click.IntRange(2, 100_000), default=64, show_default=True)
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--force", is_flag=True, help="Use the plan with a model it was not learned for.")
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path),
+    help="Draw distances against scales.  [guidance.png beside the plan, if there are several]",
+)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True)
+def score(
+    path: Path,
+    guidance: tuple[str, ...],
+    nfe: int | None,
+    held_out: int,
+    device: str,
+    force: bool,
+    picture: Path | None,
+    out: Path,
+) -> None:
+    """Score a plan beside all known grids on held-out noise, at any guidance scale."""
+    from ld3.plan import Plan
+    from ld3.runs import run_score
+    from ld3.show import draw_scored, scored_table
+
+    scales = _scales(guidance)
+    plan = Plan.load(path)
+    plan = plan if nfe is None else plan.at(nfe)
+    with Bar() as bar:
+        rows = list(run_score(plan, scales, held_out, device, out, force, bar))
+        bar.clear()
+    for line in scored_table(plan, rows, held_out):
+        click.echo(line)
+    if picture is not None or len(rows) > 1:
+        picture = picture or path.parent / "guidance.png"
+        draw_scored(rows, picture)
+        click.echo(f"picture  {picture}")
+
+
+@cli.command()
+@click.argument("path", type=click.Path(path_type=Path))
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the times to this file.")
 @click.option("--as", "tool", help="The lines to paste into diffusers, comfyui, a1111, ...")
 @click.option("--nfe", type=int, help="Evaluations, for a plan that was learned for a range.")
@@ -492,7 +536,7 @@ def _of_pipeline(words: dict[str, object]) -> dict[str, object] | None:
     size = str(words.pop("resolution") or "")
     if size:
         height, cross, width = size.partition("x")
-        if not height.isdigit() or (cross and not width.isdigit()):
+        if not height.isdecimal() or (cross and not width.isdecimal()):
             raise SpecError(f"resolution: got {size!r}, wanted 512, or 512x768: height and width")
         given |= {"height": int(height), "width": int(width or height)}
     for word in (
@@ -531,12 +575,21 @@ def _settings(pairs: object) -> dict[str, object]:
     return settings
 
 
+def _scales(texts: Sequence[str]) -> list[float]:
+    """1,2.5 -> 1 2.5"""
+    words = [word.strip() for text in texts for word in text.split(",")]
+    for word in words:
+        if not word.replace(".", "", 1).isdecimal() or not 0 <= float(word) <= 100:
+            raise SpecError(f"guidance: got {word!r}, wanted scales from 0 to 100 such as 1,2.5,4")
+    return [float(word) for word in words]
+
+
 def _seeds(text: str) -> list[int]:
     """0-3,7 -> 0 1 2 3 7"""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
-        if not first.isdigit() or (dash and not last.isdigit()):
+        if not first.isdecimal() or (dash and not last.isdecimal()):
             raise SpecError(f"seeds: got {text!r}, wanted numbers and ranges such as 0-63 or 1,5,9")
         seeds += range(int(first), int(last or first) + 1)
         if len(seeds) > 1_000_000:

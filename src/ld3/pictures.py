@@ -84,3 +84,17 @@ def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) ->
     axis.set_xlabel("lam = log(alpha/sigma): noise on the left, data on the right")
     axis.grid(alpha=0.3, axis="x")
     save(plt, figure, path)
+
+
+def draw_curves(
+    path: Path, x: Sequence[float], curves: Mapping[str, Sequence[float]], across: str, up: str
+) -> None:
+    """Positive numbers over x, on a logarithmic axis."""
+    plt = plots()
+    figure, axis = plt.subplots(figsize=(6, 3.6), layout="constrained")
+    for name, values in curves.items():
+        axis.plot(x, values, "o-", ms=4, label=name)
+    axis.set(yscale="log", xlabel=across, ylabel=up)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8)
+    save(plt, figure, path)

@@ -9,9 +9,9 @@ from ld3.discretizers import make_grid
 from ld3.discretizers.starts import GRIDS
 from ld3.families import FamilyLearned
 from ld3.grids import TimeGrid
-from ld3.pictures import draw_grids, draw_rows, is_image, write_image
+from ld3.pictures import draw_curves, draw_grids, draw_rows, is_image, write_image
 from ld3.plan import Plan, SolverPart
-from ld3.runs import Learned, run_sample
+from ld3.runs import Learned, Scored, run_sample
 from ld3.scores import ACCURATE
 from ld3.store import write_tensors
 
@@ -73,6 +73,34 @@ def _scale_lines(result: Learned) -> Iterator[str]:
             scores[name + ends.get(scale, "")].distance for name in (result.best_grid, "learned")
         )
         yield f"{scale:<12g}{known:>14.5f}{own:>10.5f}"
+
+
+def scored_table(plan: Plan, rows: Sequence[Scored], held_out: int) -> Iterator[str]:
+    """A plan beside the best known grid, a guidance scale a line."""
+    yield (
+        f"{plan.model.name}, {plan.solver.name}-{plan.solver.order}, {plan.nfe} evaluations, "
+        f"learned for guidance {_guidance(plan)}: {held_out} held-out noises, lower is better"
+    )
+    yield f"{'guidance':<10}{'best known grid':<24}{'plan':>9}{'ratio':>8}{'to accurate':>13}"
+    for row in rows:
+        known = f"{row.grids[row.best_grid].distance:.5f} {row.best_grid}"
+        yield (
+            f"{row.guidance:<10g}{known:<24}{row.plan.distance:>9.5f}{row.ratio:>8.2f}"
+            f"{row.plan.to_accurate:>13.4f}"
+        )
+    lost = [f"{row.guidance:g}" for row in rows if row.ratio >= 1]
+    if lost:
+        yield f"No gain at guidance {', '.join(lost)}: the best known grid is as good there."
+
+
+def draw_scored(rows: Sequence[Scored], path: Path) -> None:
+    """Distance against guidance scale."""
+    curves = {
+        "best known grid": [row.grids[row.best_grid].distance for row in rows],
+        "plan": [row.plan.distance for row in rows],
+    }
+    scales = [row.guidance for row in rows]
+    draw_curves(path, scales, curves, "guidance scale", "held-out distance to the teacher")
 
 
 def write_pictures(result: Learned, device: str) -> Iterator[Path]:

@@ -1,11 +1,9 @@
 """How a run did: every known grid and the learned solver, on the same held-out noise."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
-
-from torch import Tensor
 
 from ld3 import zoo
 from ld3.discretizers import BUMPS, HANDMADE, METHODS, make_grid
@@ -21,7 +19,6 @@ from ld3.scores import ACCURATE, Scores, Tell, judged, sampler, score
 from ld3.solvers import make_solver
 from ld3.store import read_tensors, write_tensors
 from ld3.table import Table, Tuned, compile_table
-from ld3.teacher import Pairs
 
 
 def best_of(scores: Mapping[str, Scores], among: Collection[str]) -> str:
@@ -37,26 +34,16 @@ def held_out_scores(job: Job, learned: Tuned, starts: Starts, tell: Tell) -> dic
     share them.
     """
     spec, model = job.spec, job.loaded.model
-    seeds = range(HELD, HELD + spec.held_out)
-    held = pairs_for(job, seeds, "held-out pairs", tell)
-    fine = Teacher("unipc", 3, "bh1", "logsnr", ACCURATE)
-    exact = pairs_for(job, seeds, "accurate samples", tell, fine).target
     names = [*GRIDS, *(name for name in starts.chosen[:1] if name in BUMPS)]
     tables = {name: known_table(job, name) for name in names}
     tables["learned"] = compile_table(
         job.solver, knots(model.schedule, learned.grid), model.prediction, learned.corrections
     )
-    what = ["distance", spec.held_out, *measure_of(job)]
-    scores = {}
-    for done, (name, table) in enumerate(tables.items()):
-
-        def measure(table: Table = table) -> dict[str, Any]:
-            return asdict(score(model, table, job.distance, held, exact, job.guidances[0]))
-
-        scores[name] = Scores(**remembered(job, table, what, measure))
-        tell("scoring on held-out noise", done + 1, len(tables))
+    scores = distances(job, tables, tell)
     compared = {name: tables[name] for name in (best_of(scores, METHODS), "learned")}
-    scores |= _at_other_scales(job, compared, seeds, fine, tell)
+    for scale in job.guidances[1:]:  # how they do at the ends of a range
+        found = distances(job.at_guidance(scale), compared, tell)
+        scores |= {f"{name} @ {scale:g}": score for name, score in found.items()}
     if job.loaded.name not in zoo.SHIPPED or spec.judged < 2:
         return scores
     accurate = compile_table(
@@ -80,27 +67,21 @@ def held_out_scores(job: Job, learned: Tuned, starts: Starts, tell: Tell) -> dic
     return scores
 
 
-def _at_other_scales(
-    job: Job, tables: Mapping[str, Table], seeds: Sequence[int], fine: Teacher, tell: Tell
-) -> dict[str, Scores]:
-    """How tables do at the ends of a range of guidance: under NAME @ SCALE."""
-    model, scores = job.loaded.model, {}
-    for scale in job.guidances[1:]:
-        what = f"held-out pairs at guidance {scale:g}"
-        held = pairs_for(job, seeds, what, tell, guidance=scale)
-        exact = pairs_for(job, seeds, what, tell, fine, scale).target
-        for name, table in tables.items():
+def distances(job: Job, tables: Mapping[str, Table], tell: Tell) -> dict[str, Scores]:
+    """Tables on the job's held-out noise, against its teacher and an accurate run."""
+    seeds = range(HELD, HELD + job.spec.held_out)
+    held = pairs_for(job, seeds, "held-out pairs", tell)
+    fine = Teacher("unipc", 3, "bh1", "logsnr", ACCURATE)
+    exact = pairs_for(job, seeds, "accurate samples", tell, fine).target
+    model, what = job.loaded.model, ["distance", job.spec.held_out, *measure_of(job)]
+    scores = {}
+    for done, (name, table) in enumerate(tables.items()):
 
-            def measure(
-                table: Table = table,
-                held: Pairs = held,
-                exact: Tensor = exact,
-                scale: float = scale,
-            ) -> dict[str, Any]:
-                return asdict(score(model, table, job.distance, held, exact, scale))
+        def measure(table: Table = table) -> dict[str, Any]:
+            return asdict(score(model, table, job.distance, held, exact, job.guidances[0]))
 
-            key = ["distance", len(seeds), *measure_of(job), scale]
-            scores[f"{name} @ {scale:g}"] = Scores(**remembered(job, table, key, measure))
+        scores[name] = Scores(**remembered(job, table, what, measure))
+        tell("scoring on held-out noise", done + 1, len(tables))
     return scores
 
 

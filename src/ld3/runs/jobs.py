@@ -63,6 +63,11 @@ class Job:
         low, high = self.spec.guidance, self.spec.guidance_to
         return (low,) if high is None else ((low + high) / 2, low, high)
 
+    def at_guidance(self, scale: float) -> "Job":
+        """The same at one guidance scale."""
+        words = {"guidance": scale, "guidance_to": None}
+        return replace(self, spec=self.spec.model_copy(update=words))
+
     @property
     def identity(self) -> dict[str, Any]:
         """All that determines the result."""
@@ -112,9 +117,8 @@ def pairs_for(
     what: str,
     tell: Tell,
     teacher: Teacher | None = None,
-    guidance: float | None = None,
 ) -> Pairs:
-    """Of the job's teacher at its middle guidance, or of another."""
+    """Of the job's teacher, or of another."""
     teacher, loaded, ready = teacher or job.preset.teacher, job.loaded, 0
 
     def progress(done: int) -> None:
@@ -128,7 +132,7 @@ def pairs_for(
         make_solver(teacher.solver, teacher.order or None, teacher.variant or None),
         make_grid(teacher.grid, loaded.model.schedule, teacher.steps),
         seeds,
-        guidance=job.guidances[0] if guidance is None else guidance,
+        guidance=job.guidances[0],
         folder=job.spec.out / "pairs",
         device=job.spec.device,
         progress=progress,

@@ -86,7 +86,7 @@ def _at_other_guidance(job: Job, problem: Problem, tell: Tell) -> Iterator[Probl
     """The same problem at the other scales of a range, each with pairs of its own."""
     for scale in job.guidances[1:]:
         train, valid = (
-            pairs_for(job, pairs.seeds, f"pairs at guidance {scale:g}", tell, guidance=scale)
+            pairs_for(job.at_guidance(scale), pairs.seeds, f"pairs at guidance {scale:g}", tell)
             for pairs in (problem.train, problem.valid)
         )
         yield replace(problem, train=train, valid=valid, guidance=scale)
