@@ -137,7 +137,8 @@ def main() -> None:
         key = w["solver"], w["nfe"][0], w.get("learn", LEARN[-1])
         groups[w["model"]][key].append(cell)
     note = (
-        "Made by `python experiments/parts.py`: preset `standard`, seeds "
+        "Made by `python experiments/parts.py`: preset `standard`, for the model from elsewhere "
+        "`fast` and 32 held-out noises, seeds "
         f"{', '.join(map(str, SEEDS))} (mean ± standard deviation), distances and RMS on held-out "
         "noise, Fréchet distance to an accurate run. Ratio: to the row above. Cost: evaluations of "
         "the network on one sample while learning, a backward pass counted as two, the search for "
