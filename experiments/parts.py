@@ -31,7 +31,7 @@ MODELS = {
 SPECTRA = "examples.spectra:model"
 PAIRS = (16, 64, 256)
 FITTED = (4, 6)
-OUTSIDE = {"preset": "fast", "held_out": 32, "judged": 0}
+OUTSIDE = {"preset": "fast", "distance": "l1", "held_out": 32, "judged": 0}
 
 
 def changed(learn: str) -> dict[str, object]:
@@ -138,7 +138,7 @@ def main() -> None:
         groups[w["model"]][key].append(cell)
     note = (
         "Made by `python experiments/parts.py`: preset `standard`, for the model from elsewhere "
-        "`fast` and 32 held-out noises, seeds "
+        "`fast`, L1 and 32 held-out noises, seeds "
         f"{', '.join(map(str, SEEDS))} (mean ± standard deviation), distances and RMS on held-out "
         "noise, Fréchet distance to an accurate run. Ratio: to the row above. Cost: evaluations of "
         "the network on one sample while learning, a backward pass counted as two, the search for "

@@ -3,7 +3,7 @@
     python experiments/ranges.py
 
 writes docs/results/ranges.md and docs/images/ranges.png: the family of one run against a run for
-each number of evaluations and against one plan stretched to the others, and how a plan ages when
+each number of evaluations and against one plan interpolated to the others, and how a plan ages when
 the guidance scale is not the one it was learned for.
 """
 
@@ -15,7 +15,6 @@ import matplotlib
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
-import torch
 from cells import IMAGES, arguments, run_all, spread, write
 from parts import LEARN, changed
 from tables import HELD_OUT, SEEDS, words
@@ -27,7 +26,6 @@ from ld3.grids import TimeGrid, knots
 from ld3.loading import load_model, make_distance
 from ld3.plan import Plan
 from ld3.runs import HELD
-from ld3.schedules import Schedule
 from ld3.scores import score
 from ld3.solvers import make_solver
 from ld3.spec import RunSpec
@@ -71,15 +69,6 @@ class Judge:
         return min(self.grid(METHODS[name](self.model.schedule, nfe), guidance) for name in GRIDS)
 
 
-def stretched(grid: TimeGrid, schedule: Schedule, steps: int) -> TimeGrid:
-    """The times of a grid at other step counts: log-linear in sigma/alpha, index by index."""
-    lam = schedule.lam(grid.times)
-    at = torch.linspace(0, grid.steps, steps + 1, dtype=torch.float64)
-    below = at.floor().long().clamp(max=grid.steps - 1)
-    inner = torch.lerp(lam[below], lam[below + 1], at - below)[1:-1]
-    return TimeGrid.of(torch.cat([grid.times[:1], schedule.time_at(inner), grid.times[-1:]]))
-
-
 def base(nfe: int, seed: int) -> dict[str, Any]:
     """The words of a run: those of the table, which then need not be run again."""
     return words("fashion", "dpmpp", nfe, seed)
@@ -104,9 +93,8 @@ def evaluations(out: Path, jobs: int, judge: Judge) -> list[str]:
     middle = 6
     rows: dict[str, list[list[float]]] = {
         "best known grid": [[judge.best_known(n)] for n in counts],
-        "one plan of 6, stretched": [
-            [judge.grid(stretched(plan.grid, judge.model.schedule, n)) for plan in net[middle]]
-            for n in counts
+        "the plan for 6, interpolated": [
+            [judge(plan.interpolated(n).table()) for plan in net[middle]] for n in counts
         ],
         "family, one run": [[judge(plan.at(n).table()) for plan in families] for n in counts],
         "a run each: times+net": [[judge(plan.table()) for plan in net[n]] for n in counts],

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ld3 import (
     SOLVERS,
+    FunctionModel,
     Plan,
     VPLinear,
     bind,
@@ -219,6 +220,31 @@ def test_forward_differences_are_the_slopes() -> None:
     assert found.square == pytest.approx(float(loss.detach()), rel=1e-6)
     cosine = torch.nn.functional.cosine_similarity(2 * found.slope, slope, 0)
     assert cosine > 0.98  # steps are as long as learning's, not small
+
+
+def test_differences_are_longer_on_rough_networks() -> None:
+    """A network that answers in steps: short differences see the steps, long ones the way."""
+    steps = 1 / 8
+
+    def forward(x: Tensor, t: Tensor, cond: object) -> Tensor:
+        return steps * torch.round(MODEL.forward(x, t, None) / steps)
+
+    smooth = problem()
+    rough = FunctionModel(forward, MODEL.schedule, "x0", MODEL.shape, torch.float64)
+    made = tuning_of(smooth, Recipe(learn="times+net+coefficients"))
+    numbers = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
+
+    def curvature(task: Problem) -> Tensor:
+        student = Student(task)
+        index = torch.arange(16)
+        return normal_equations(Task(student, 4), made, numbers, index, student.residual).curvature
+
+    true = curvature(smooth)
+    short, long = (
+        float((curvature(replace(smooth, model=rough, secant=secant)) - true).norm())
+        for secant in (0.0, 0.1)
+    )
+    assert long < 0.5 * short
 
 
 def test_the_residual_squares_to_any_distance() -> None:

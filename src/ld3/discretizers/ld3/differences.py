@@ -7,6 +7,9 @@ For each number theta_i one more run of the same samples gives
 with r a vector per sample: the sample itself, or the residual whose square is the distance. A
 change in row n of the table leaves the n answers of the network before it as they were, and one in
 the last row costs no evaluation at all, so that all of J costs about half of what P runs would.
+
+On a network that ripples in time, or answers in steps as a quantised one does, a short h_i measures
+the ripple. There it is WIDE times as long.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +23,7 @@ from ld3.discretizers.ld3.tuning import Numbers, Tuning
 from ld3.table import Table
 
 GROUP = 4  # samples at a time
+WIDE = 6  # for rough networks, those that are learned with a secant
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ def normal_equations(
     `residual(x, index)` gives r (B, F) for the samples x (B, *S) of these pairs.
     """
     student, theta = task.student, tuning.flat(numbers)
-    probes = [tuning.probe(name) for name in tuning.learned for _ in numbers[name]]
+    wide = WIDE if student.problem.secant > 0 else 1
+    probes = [wide * tuning.probe(name) for name in tuning.learned for _ in numbers[name]]
     table = tuning.table(numbers, task.steps)
     curvature = torch.zeros(len(theta), len(theta), dtype=torch.float64, device="cpu")
     slope, square = torch.zeros_like(theta), 0.0
