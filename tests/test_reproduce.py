@@ -9,6 +9,7 @@ import pytest
 
 from ld3 import zoo
 from ld3.cli import main
+from ld3.comparison import Comparison
 from ld3.errors import SpecError, StoreError
 from ld3.reproduce import Experiment, experiments, load_experiment, run_reproduce, write_result
 from ld3.reproduce.ahead import narrowed
@@ -128,7 +129,8 @@ WORDS: dict[str, dict[str, Any]] = {
         },
     },
     "cross": {
-        "model": TOY, "learn": LEARN, "judge": JUDGE, "nfe": [3], "solvers": ["dpmpp:3", "euler"],
+        "model": TOY,
+        "compare": FEW | {"methods": ["ld3-times"], "solvers": ["dpmpp:3", "euler"], "nfe": [3]},
     },
     "training": {
         "model": TOY, "learn": LEARN | {"start": "uniform"}, "judge": JUDGE, "nfe": [3],
@@ -221,6 +223,32 @@ def test_a_goal_names_its_solver_and_steps(tmp_path: Path) -> None:
     words = WORDS["grid"] | {"goal": {"teacher_steps": 9}}
     with pytest.raises(SpecError, match="wanted at least teacher_solver and teacher_steps"):
         run_reproduce(made_of("grid", words), out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"methods": ["ld3"]}, "methods: got ld3, wanted one that looks at the solver"),
+        ({"methods": ["gits"]}, "methods: got gits"),
+        ({"methods": ["ld3-times", "ddss"]}, "methods: got ld3-times, ddss"),
+        ({"solvers": ["euler"]}, "solvers: got euler, wanted several"),
+        ({"solvers": ["euler", "heun"], "nfe": [4]}, "wanted one evaluation a step"),
+    ],
+)
+def test_only_times_of_one_solver_fit_another(
+    wrong: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    words = merged(WORDS["cross"], {"compare": wrong})
+    with pytest.raises(SpecError, match=re.escape(said)):
+        run_reproduce(made_of("cross", words), out=tmp_path)
+
+
+def test_on_the_diagonal_a_plan_is_used_as_it_was_learned(tmp_path: Path) -> None:
+    result = run_reproduce(made_of("cross", WORDS["cross"]), out=tmp_path)
+    own = Comparison.load(tmp_path / "my-cross" / "compare.json")
+    for i, (row, block) in enumerate(zip(result.tables[0].rows, own.blocks, strict=True)):
+        cell = row.cells[i]
+        assert cell and cell.value == pytest.approx(block.rows[0].scores["distance"].value)
 
 
 def test_a_stop_says_how_to_go_on(tmp_path: Path) -> None:
