@@ -16,7 +16,7 @@ project_copyright = author
 version = release = ld3.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["_build", "models/*-facts.md", "results/*.md"]
+exclude_patterns = ["_build", "models/*-facts.md", "results/**"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
 

@@ -1,18 +1,21 @@
 """What each group of numbers gives: times, network times, coefficients; and whether they over-fit.
 
-    python experiments/parts.py
+    python experiments/parts.py [NAME ..]
 
-writes docs/results/parts.md. The model from elsewhere (examples/spectra.py) is ten times as dear,
-so there the preset is `fast`, and it is left out where its package is not installed.
+writes docs/results/parts-NAME.md for each name: a model, or `pairs` for learning and held-out
+distances with few and many pairs; without names, all of them. The model from elsewhere
+(examples/spectra.py) is several times as dear, so there the preset is `fast`.
 """
 
+import argparse
 import importlib.util
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from cells import Cell, arguments, run_all, spread, write
+from cells import ROOT, Cell, run_all, spread, write
 from tables import SEEDS, TITLES, best, value, words
 
 from ld3.discretizers import HANDMADE, make_grid
@@ -23,15 +26,32 @@ from ld3.solvers import make_solver
 from ld3.teacher import Pairs, teach
 
 LEARN = ("times", "times+net", "times+net+coefficients")
-MODELS = {
-    "fashion": (("unipc", "ipndm", "dpmpp", "euler"), (4, 6, 10)),
-    "fashion-flow": (("euler",), (4, 6, 10)),
-    "fashion-latent": (("dpmpp", "euler"), (4, 6, 10)),
-}
-SPECTRA = "examples.spectra:model"
+OUTSIDE = {"preset": "fast", "held_out": 32, "judged": 0}
 PAIRS = (16, 64, 256)
 FITTED = (4, 6)
-OUTSIDE = {"preset": "fast", "distance": "l1", "held_out": 32, "judged": 0}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A model with its solvers, numbers of evaluations and words of its own."""
+
+    model: str
+    solvers: tuple[str, ...]
+    counts: tuple[int, ...] = (4, 6, 10)
+    own: Mapping[str, object] = field(default_factory=dict)
+    title: str = ""
+
+
+SPECTRA = "examples.spectra:model"
+PARTS = {
+    "fashion": Part("fashion", ("unipc", "ipndm", "dpmpp", "euler")),
+    "fashion-flow": Part("fashion-flow", ("euler",)),
+    "fashion-latent": Part("fashion-latent", ("dpmpp", "euler")),
+    "spectra": Part(SPECTRA, ("dpmpp",), own=OUTSIDE | {"distance": "l1"}, title=", L1"),
+    "spectra-l2": Part(
+        SPECTRA, ("dpmpp",), (4,), own=OUTSIDE | {"distance": "l2"}, title=", squared L2"
+    ),
+}
 
 
 def changed(learn: str) -> dict[str, object]:
@@ -39,56 +59,59 @@ def changed(learn: str) -> dict[str, object]:
     return {} if learn == LEARN[-1] else {"learn": learn}
 
 
-def cells() -> list[dict[str, object]]:
-    """The words of all runs."""
-    if importlib.util.find_spec("psdenoiser") is not None:
-        MODELS[SPECTRA] = (("dpmpp",), (4, 6, 10))
-    return [
-        words(model, solver, nfe, seed) | changed(learn) | (OUTSIDE if model == SPECTRA else {})
-        for model, (solvers, counts) in MODELS.items()
+def table(part: Part, out: Path, jobs: int) -> Iterator[str]:
+    """Of one model."""
+    asked = [
+        words(part.model, solver, nfe, seed) | changed(learn) | part.own
         for seed in SEEDS
-        for nfe in counts
-        for solver in solvers
+        for nfe in part.counts
+        for solver in part.solvers
         for learn in LEARN
     ]
-
-
-def lines(model: str, groups: dict[tuple[str, int, str], list[Cell]]) -> Iterator[str]:
-    """The table of one model."""
-    yield f"### `{model}`\n"
-    yield "| solver | NFE | learned | distance | ratio | RMS to accurate | Fréchet | cost |"
-    yield "|---" * 8 + "|"
-    solvers, counts = MODELS[model]
-    for solver in solvers:
-        for nfe in counts:
-            runs = groups[solver, nfe, LEARN[0]]
-            hand = best(runs[0].scores, HANDMADE)
-            own = runs[0].scores[hand]
-            yield (
-                f"| {TITLES[solver]} | {nfe} | nothing: `{hand}` | {own['distance']:.5f} | "
-                f"| {own['to_accurate']:.4f} | {_frechet(own['frechet_accurate'])} | |"
-            )
-            before = own["distance"] or 1.0
-            for learn in LEARN:
-                runs = groups[solver, nfe, learn]
-                shown = {
-                    kind: [value(run, "learned", kind) for run in runs]
-                    for kind in ("distance", "to_accurate", "frechet_accurate")
-                }
-                judged = spread(shown["frechet_accurate"], 3) if model != SPECTRA else ""
-                mean = statistics.fmean(shown["distance"])
-                cost = statistics.fmean(run.evaluations for run in runs)
-                yield (
-                    f"| | | {learn} | {spread(shown['distance'], 5)} | {mean / before:.2f} "
-                    f"| {spread(shown['to_accurate'], 4)} | {judged} "
-                    f"| {cost:.0f} |"
-                )
-                before = mean
+    groups: dict[tuple[str, int, str], list[Cell]] = defaultdict(list)
+    for cell in run_all(asked, out, jobs):
+        w = cell.words
+        groups[w["solver"], w["nfe"][0], w.get("learn", LEARN[-1])].append(cell)
+    judged = part.own.get("judged") != 0
+    preset, held = part.own.get("preset", "standard"), asked[0]["held_out"]
+    yield f"### `{part.model}`{part.title}\n"
+    yield (
+        f"Preset `{preset}`, seeds {', '.join(map(str, SEEDS))} (mean ± standard deviation), {held} "
+        "held-out noises. Ratio: to the row above. Cost: evaluations of the network on one sample "
+        "while learning, a backward pass counted as two, the search for a start included, the "
+        "teacher not.\n"
+    )
+    frechet = " Fréchet to accurate |" if judged else ""
+    yield f"| solver | NFE | learned | distance | ratio | RMS to accurate |{frechet} cost |"
+    yield "|---" * (7 + judged) + "|"
+    for solver in part.solvers:
+        for nfe in part.counts:
+            yield from _rows(solver, nfe, groups, judged)
     yield ""
 
 
-def _frechet(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
+def _rows(
+    solver: str, nfe: int, groups: Mapping[tuple[str, int, str], list[Cell]], judged: bool
+) -> Iterator[str]:
+    first = groups[solver, nfe, LEARN[0]][0]
+    hand = best(first.scores, HANDMADE)
+    kinds = ("distance", "to_accurate", *(["frechet_accurate"] if judged else []))
+    before, rms, *more = (value(first, hand, kind) for kind in kinds)
+    shown = "".join(f" {v:.3f} |" for v in more)
+    yield (
+        f"| {TITLES[solver]} | {nfe} | nothing: `{hand}` | {before:.5f} | | {rms:.4f} |{shown} |"
+    )
+    for learn in LEARN:
+        runs = groups[solver, nfe, learn]
+        far, rms, *more = ([value(run, "learned", kind) for run in runs] for kind in kinds)
+        shown = "".join(f" {spread(v, 3)} |" for v in more)
+        mean = statistics.fmean(far)
+        cost = statistics.fmean(run.evaluations for run in runs)
+        yield (
+            f"| | | {learn} | {spread(far, 5)} | {mean / before:.2f} | {spread(rms, 4)} "
+            f"|{shown} {cost:.0f} |"
+        )
+        before = mean
 
 
 def fits(out: Path, jobs: int) -> Iterator[str]:
@@ -127,26 +150,20 @@ def on_learning_pairs(run: Cell, pairs: int, out: Path) -> float:
 
 
 def main() -> None:
-    args = arguments(__doc__ or "")
-    done = run_all(cells(), args.out, args.jobs)
-    groups: dict[str, dict[tuple[str, int, str], list[Cell]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for cell in done:
-        w = cell.words
-        key = w["solver"], w["nfe"][0], w.get("learn", LEARN[-1])
-        groups[w["model"]][key].append(cell)
-    note = (
-        "Made by `python experiments/parts.py`: preset `standard`, for the model from elsewhere "
-        "`fast`, L1 and 32 held-out noises, seeds "
-        f"{', '.join(map(str, SEEDS))} (mean ± standard deviation), distances and RMS on held-out "
-        "noise, Fréchet distance to an accurate run. Ratio: to the row above. Cost: evaluations of "
-        "the network on one sample while learning, a backward pass counted as two, the search for "
-        "a start included, the teacher not.\n\n"
-    )
-    text = [line for model in MODELS for line in lines(model, groups[model])]
-    text += fits(args.out, args.jobs)
-    write("parts.md", note + "\n".join(text))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"{', '.join(PARTS)}, pairs; none: all")
+    parser.add_argument("--out", type=Path, default=ROOT / "runs", help="folder of the runs")
+    parser.add_argument("--jobs", type=int, default=2, help="cells side by side")
+    args = parser.parse_args()
+    for name in args.names or [*PARTS, "pairs"]:
+        if name == "pairs":
+            made = fits(args.out, args.jobs)
+        elif PARTS[name].model == SPECTRA and importlib.util.find_spec("psdenoiser") is None:
+            print(f"{name}: left out, for its package is not installed")
+            continue
+        else:
+            made = table(PARTS[name], args.out, args.jobs)
+        write(f"parts-{name}.md", "\n".join(made))
 
 
 if __name__ == "__main__":
