@@ -76,10 +76,10 @@ def table(part: Part, out: Path, jobs: int) -> Iterator[str]:
     preset, held = part.own.get("preset", "standard"), asked[0]["held_out"]
     yield f"### `{part.model}`{part.title}\n"
     yield (
-        f"Preset `{preset}`, seeds {', '.join(map(str, SEEDS))} (mean ± standard deviation), {held} "
-        "held-out noises. Ratio: to the row above. Cost: evaluations of the network on one sample "
-        "while learning, a backward pass counted as two, the search for a start included, the "
-        "teacher not.\n"
+        f"Preset `{preset}`, seeds {', '.join(map(str, SEEDS))} (mean ± standard deviation), "
+        f"{held} held-out noises. Ratio: to the row above. Cost: evaluations of the network on one "
+        "sample while learning, a backward pass counted as two, the search for a start included, "
+        "the teacher not.\n"
     )
     frechet = " Fréchet to accurate |" if judged else ""
     yield f"| solver | NFE | learned | distance | ratio | RMS to accurate |{frechet} cost |"
