@@ -15,6 +15,7 @@ import matplotlib
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt
+import torch
 from cells import IMAGES, arguments, run_all, spread, write
 from parts import LEARN, changed
 from tables import HELD_OUT, SEEDS, words
@@ -94,7 +95,7 @@ def evaluations(out: Path, jobs: int, judge: Judge) -> list[str]:
     rows: dict[str, list[list[float]]] = {
         "best known grid": [[judge.best_known(n)] for n in counts],
         "the plan for 6, interpolated": [
-            [judge(plan.interpolated(n).table()) for plan in net[middle]] for n in counts
+            [judge.grid(log_linear(plan, n)) for plan in net[middle]] for n in counts
         ],
         "family, one run": [[judge(plan.at(n).table()) for plan in families] for n in counts],
         "a run each: times+net": [[judge(plan.table()) for plan in net[n]] for n in counts],
@@ -120,6 +121,20 @@ def evaluations(out: Path, jobs: int, judge: Judge) -> list[str]:
         cost = f"{costs[name]:.0f}" if name in costs else ""
         lines.append(f"| {name} | " + " | ".join(spread(v, 5) for v in values) + f" | {cost} |")
     return [*lines, ""]
+
+
+def log_linear(plan: Plan, steps: int) -> TimeGrid:
+    """lam, and the shift of lam that the network is told, linear in i/N; `Plan.guess` does not."""
+    schedule, own = plan.noise_schedule, plan.grid
+    lam, told = schedule.lam(own.times), schedule.lam(own.net_times)
+    at = torch.linspace(0, own.steps, steps + 1, dtype=torch.float64)
+    left = at.long().clamp(max=own.steps - 1)
+    lam, shift = (torch.lerp(v[left], v[left + 1], at - left) for v in (lam, told - lam))
+    times, net_times = (
+        schedule.time_at(x).clamp(schedule.t_min, schedule.t_max) for x in (lam, lam + shift)
+    )
+    times[0], times[-1] = own.times[0], own.times[-1]
+    return TimeGrid.of(times, net_times)
 
 
 def _cost(plans: dict[int, list[Plan]]) -> float:

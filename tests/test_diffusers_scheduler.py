@@ -397,7 +397,7 @@ def test_compiles_whole(plan: Plan) -> None:
 # ---- any number of evaluations
 
 
-def test_steps_without_a_plan_are_interpolated(plan: Plan) -> None:
+def test_steps_without_a_plan_are_guessed(plan: Plan) -> None:
     other = make_plan_of(plan, 8)
     scheduler = LD3Scheduler.from_plan(plan, other)
     for steps, near in ((3, plan), (6, plan), (7, other), (12, other)):
@@ -410,12 +410,6 @@ def test_steps_without_a_plan_are_interpolated(plan: Plan) -> None:
         assert scheduler.sigmas[0] == pytest.approx(
             LD3Scheduler.from_plan(near).sigmas[0].item(), rel=1e-6
         )
-    guess = plan.interpolated(10)  # every second time is the plan's
-    assert guess.times[::2] == pytest.approx(plan.times, rel=1e-9)
-    assert guess.net_times[2:-1:2] == pytest.approx(plan.net_times[1:-1], rel=1e-9)
-    assert guess.corrections is None
-    with pytest.raises(PlanError, match="multiple of 2"):
-        make_plan("sd", "heun").interpolated(7)
 
 
 def test_a_family_serves_its_range_and_warns_outside(tmp_path: Path) -> None:

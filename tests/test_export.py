@@ -88,7 +88,7 @@ def test_steps_that_were_not_learned(capsys: pytest.CaptureFixture[str]) -> None
         content = record(plan)
         found = ld3_sampler.sigmas_of([content], 8)
         assert "8 steps were not learned" in capsys.readouterr().out
-        wanted = level(plan, plan.interpolated(8).grid.times)
+        wanted = level(plan, plan.guess(8).grid.times)
         assert torch.allclose(found.double(), wanted, rtol=1e-5)
         with pytest.raises(ValueError, match=r"wanted those of a plan with \[5\] steps"):
             ld3_sampler.find_run([content], found)

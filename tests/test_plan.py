@@ -10,11 +10,25 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ld3 import EDM, Discrete, Schedule, VPLinear, bind, integrate, make_schedule, prior
+from ld3 import (
+    EDM,
+    Discrete,
+    Schedule,
+    VPLinear,
+    bind,
+    integrate,
+    knots,
+    make_grid,
+    make_schedule,
+    make_solver,
+    prior,
+)
+from ld3.discretizers import BUMPS
 from ld3.errors import Ld3Error, PlanError, SpecError
 from ld3.plan import Plan
 from ld3.schedules import SCHEDULES, schedule_from_json, schedule_to_json
 from ld3.zoo.toy import mixture
+from plans import make_plan
 
 GOOD: dict[str, Any] = {
     "format": "ld3-plan-1",
@@ -149,3 +163,67 @@ def test_another_model_is_refused() -> None:
 def test_gradients_do_not_leak_into_plans() -> None:
     assert not Plan.checked(GOOD).grid.times.requires_grad
     assert Plan.checked(GOOD).grid.times.dtype == torch.float64
+
+
+# ---- numbers of evaluations that were not learned
+
+
+def test_a_guess_for_its_own_number_is_the_plan_itself() -> None:
+    for schedule in ("edm", "sd", "flow", "vp-cosine"):
+        plan = make_plan(schedule, prediction="flow" if schedule == "flow" else "eps")
+        guess = plan.guess(plan.nfe)
+        assert guess.times == pytest.approx(plan.times, rel=1e-6, abs=1e-9)
+        assert guess.net_times == pytest.approx(plan.net_times, rel=1e-6, abs=1e-9)
+        assert guess.corrections is None
+
+
+@pytest.mark.parametrize("nfe", [2, 1, 10, 25])
+def test_far_away_a_guess_is_a_bump(nfe: int) -> None:
+    plan = make_plan("edm", steps=5)
+    guess = plan.guess(nfe)
+    grids = [make_grid(name, plan.noise_schedule, nfe).times.tolist() for name in BUMPS]
+    assert any(guess.times == pytest.approx(times, rel=1e-9) for times in grids)
+    assert guess.net_times == pytest.approx(guess.times, rel=1e-9)
+
+
+@given(
+    st.lists(st.floats(0.001, 1.0), min_size=1, max_size=12),
+    st.floats(-0.5, 0.5),
+    st.integers(1, 40),
+)
+def test_any_guess_is_a_valid_plan(gaps: list[float], shift: float, nfe: int) -> None:
+    """Also of a plan that begins and ends inside the range."""
+    at = torch.tensor([0.02, *gaps], dtype=torch.float64).cumsum(0)
+    lam = -4.0 + 8.0 * at / at[-1]
+    times = EDM().time_at(lam).clamp(0.002, 80.0)
+    told = EDM().time_at(lam + shift).clamp(0.002, 80.0)
+    own = {"nfe": len(gaps), "times": times.tolist(), "net_times": told.tolist()}
+    plan = Plan.checked(GOOD | own)
+    guess = Plan.checked(plan.guess(nfe).model_dump(mode="json"))
+    assert guess.nfe == nfe
+    assert (guess.times[0], guess.times[-1]) == (plan.times[0], plan.times[-1])
+
+
+def test_a_guess_does_not_ruin_a_plan() -> None:
+    """Uneven steps and large shifts, with which few steps live, must not carry over to more."""
+    model = mixture([[-1.0, 0.0], [1.0, 0.5]], 0.4)
+    noise = prior(model, range(64)).double()
+    fine = make_grid("logsnr", model.schedule, 200)
+    exact = integrate(bind(model), make_solver("unipc"), knots(model.schedule, fine), noise)
+    own = {"solver": {"name": "unipc", "order": 3, "variant": "bh1"}, "nfe": 4}
+    times = {"times": [80.0, 5.1, 1.2, 0.43, 0.002], "net_times": [80.0, 3.8, 1.0, 0.43, 0.002]}
+    plan = Plan.checked(GOOD | own | times)
+    errors = {}
+    for nfe in (4, 5, 6, 8, 16):
+        guess = plan.guess(nfe)
+        sample = integrate(bind(model), guess.make_solver(), guess.knots(), noise)
+        errors[nfe] = float((sample - exact).square().mean().sqrt())
+    assert max(errors.values()) < 1.5 * errors[4]
+    assert errors[16] < 0.5 * errors[4]
+
+
+def test_numbers_that_cannot_be_guessed_are_said() -> None:
+    with pytest.raises(PlanError, match="multiple of 2"):
+        make_plan("sd", "heun").guess(7)
+    with pytest.raises(PlanError, match="from 1 to 1000"):
+        Plan.checked(GOOD).guess(0)

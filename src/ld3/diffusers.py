@@ -229,8 +229,8 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             guess = families[0].at(count)
         else:
             source, nfe = min(learned, key=lambda pair: (abs(pair[1] - count), -pair[1]))
-            guess = source.at(nfe).interpolated(count)
-            how = f"interpolated from the plan of {nfe}, without its corrections"
+            guess = source.at(nfe).guess(count)
+            how = f"guessed from the plan of {nfe}, without its corrections"
         known = ", ".join(str(nfe) for _, nfe in learned)
         warnings.warn(
             f"LD3Scheduler: {count} evaluations were not learned (learned: {known}); the times "

@@ -7,12 +7,15 @@ learned and how well it did. Reading one checks everything; using one with anoth
 with the reason unless it is forced.
 """
 
+import math
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
+from torch import Tensor
 
+from ld3.discretizers.bump import TRIED, looked_up, shares
 from ld3.discretizers.ld3.warp import DENSITY, SHIFTS, Warp
 from ld3.errors import Ld3Error, PlanError
 from ld3.grids import Knots, TimeGrid, knots
@@ -154,11 +157,17 @@ class Plan(_Part):
             known |= set(range(self.family.low, self.family.high + 1, each))
         return sorted(known)
 
-    def interpolated(self, nfe: int) -> "Plan":
-        """A guess for a number of evaluations it was not learned for, from its own times.
+    def guess(self, nfe: int) -> "Plan":
+        """A plan for a number of evaluations that was not learned, from this one's times.
 
-        lam = log(alpha/sigma) and the shift of lam that the network is told are interpolated
-        linearly in i/N. Corrections belong to one number of evaluations and are left out.
+        The plan is seen as a warp of the :mod:`bump <ld3.discretizers.bump>` nearest to it: its
+        point i of N has a share s(i/N) of that bump's steps before it. With n steps, point i has
+
+            w s(i/n) + (1 - w) i/n,   w = max(0, 1 - |log2(n/N)|),   s linear in between,
+
+        so that half or twice as many steps are a plain bump. What the network is told is shifted by
+        w N/n of the plan's shift there: shorter steps, smaller shifts. Corrections belong to one
+        number of evaluations and are left out.
         """
         each = self.make_solver().nfe(1)
         if nfe < each or nfe % each or nfe > MAX_STEPS:
@@ -166,15 +175,24 @@ class Plan(_Part):
                 f"nfe: got {nfe}, wanted a multiple of {each} from {each} to {MAX_STEPS} for "
                 f"{self.solver.name}"
             )
-        schedule = self.noise_schedule
+        schedule, own, steps = self.noise_schedule, len(self.times) - 1, nfe // each
+        weight = max(0.0, 1 - abs(math.log2(steps / own)))
         lam, told = schedule.lam(self.grid.times), schedule.lam(self.grid.net_times)
+        first, last = lam[0].item(), lam[-1].item()
+        u, v = (
+            torch.linspace(0, 1, n + 1, dtype=torch.float64, device="cpu") for n in (own, steps)
+        )
+
+        def apart(bump: tuple[Tensor, Tensor]) -> float:
+            return float((looked_up(u, bump[1], bump[0]) - lam).abs().max())
+
+        at, share = min((shares(first, last, *bump) for bump in TRIED), key=apart)
+        warped = torch.lerp(v, looked_up(v, u, looked_up(lam, at, share)), weight)
+        there = looked_up(warped, share, at)
+        shift = weight * own / steps * looked_up(v, u, told - lam)
         ends = (schedule.t_min, schedule.t_max)
-        at = torch.linspace(0, len(lam) - 1, nfe // each + 1, dtype=torch.float64, device="cpu")
-        left = at.long().clamp(max=len(lam) - 2)
-        lam, shift = (torch.lerp(v[left], v[left + 1], at - left) for v in (lam, told - lam))
-        times = schedule.time_at(lam).clamp(*ends)
+        times, net_times = (schedule.time_at(x).clamp(*ends) for x in (there, there + shift))
         times[0], times[-1] = self.times[0], self.times[-1]
-        net_times = schedule.time_at(lam + shift).clamp(*ends)
         return self._with(Member(nfe=nfe, times=times.tolist(), net_times=net_times.tolist()))
 
     def _with(self, member: Member) -> "Plan":

@@ -21,19 +21,29 @@ TRIED = tuple((centre, width) for centre in (-1.0, 0.0, 1.0) for width in (2.0, 
 BUMPS = tuple(f"bump:{centre:g}:{width:g}" for centre, width in TRIED)
 
 
+def shares(first: float, last: float, centre: float, width: float) -> tuple[Tensor, Tensor]:
+    """lam from first to last, and the share of a bump's steps before it, 0 to 1; (P,) each."""
+    lam = torch.linspace(first, last, POINTS, dtype=torch.float64, device="cpu")
+    density = FLOOR + torch.exp(-((lam - centre) ** 2) / (2 * width**2))
+    share = torch.cumulative_trapezoid(density, lam)
+    return lam, torch.cat([torch.zeros_like(share[:1]), share / share[-1]])
+
+
+def looked_up(at: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """The values at these keys (both (P,), keys rising), linear in between."""
+    above = torch.searchsorted(keys, at).clamp(1, len(keys) - 1)
+    part = (at - keys[above - 1]) / (keys[above] - keys[above - 1])
+    return torch.lerp(values[above - 1], values[above], part)
+
+
 def bump(centre: float, width: float) -> Handmade:
     """The member with this centre and width, both in lam."""
 
     def place(schedule: Schedule, u: Tensor) -> Tensor:
         ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
         first, last = schedule.lam(ends).tolist()
-        lam = torch.linspace(first, last, POINTS, dtype=torch.float64, device="cpu")
-        density = FLOOR + torch.exp(-((lam - centre) ** 2) / (2 * width**2))
-        share = torch.cumulative_trapezoid(density, lam)
-        share = torch.cat([torch.zeros_like(share[:1]), share / share[-1]])
-        above = torch.searchsorted(share, u).clamp(1, POINTS - 1)
-        part = (u - share[above - 1]) / (share[above] - share[above - 1])
-        return schedule.time_at(torch.lerp(lam[above - 1], lam[above], part))
+        lam, share = shares(first, last, centre, width)
+        return schedule.time_at(looked_up(u, share, lam))
 
     return Handmade(f"the share of a bump in lam at {centre:g}, width {width:g}", "ours", place)
 

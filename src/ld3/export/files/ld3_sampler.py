@@ -9,6 +9,7 @@ Needs torch alone and runs on Python 3.10. A plan is a dict of numbers:
     ratios       (M)   and weights: X_{n+1} = ratios[n] X_n + sum_{j <= n} weights[n][j] a_j
     per_step     network evaluations a step, M = per_step N
     start, end   factors between the tool's x and X, at the first level and for the sample
+    others       guesses of the sigmas for half to twice as many steps
 """
 
 import math
@@ -32,16 +33,17 @@ def plan_of(plans, steps):
 def sigmas_of(plans, steps, denoise=1.0):
     """The noise levels for this number of steps; a part of them for image to image.
 
-    Steps that were not learned are interpolated from the nearest plan, evenly in log(sigma) or, on
-    flows, in log(sigma / (1 - sigma)).
+    For steps that were not learned these are the guesses of the nearest plan; beyond half or twice
+    as many, interpolated evenly in log(sigma) or, on flows, in log(sigma / (1 - sigma)).
     """
     plan = plan_of(plans, steps)
     if plan is None:
         nearest = min(plans, key=lambda p: abs(len(p["sigmas"]) - 1 - steps))
-        levels = _interpolated(nearest["sigmas"], steps, nearest["kind"] == "flow")
+        guess = min(nearest["others"], key=lambda sigmas: abs(len(sigmas) - 1 - steps))
+        levels = _interpolated(guess, steps, nearest["kind"] == "flow")
         print(
             f"LD3: {steps} steps were not learned (learned: {steps_known(plans)}); the sigmas are "
-            f"interpolated from those of {len(nearest['sigmas']) - 1}"
+            f"guessed from those of {len(nearest['sigmas']) - 1}"
         )
     else:
         levels = plan["sigmas"]
