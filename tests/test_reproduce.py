@@ -86,8 +86,8 @@ def test_merging_goes_into_tables() -> None:
     ("old", "new", "said"),
     [
         ('kind = "grid"', 'kind = "table"', "unknown kind of experiment 'table'"),
-        ("seeds = 3", "sedes = 3", "did you mean 'seeds'"),
-        ("seeds = 3", "seeds = 0", "seeds: got 0"),
+        ("seeds = 2", "sedes = 2", "did you mean 'seeds'"),
+        ("seeds = 2", "seeds = 0", "seeds: got 0"),
         ('"edm", "ld3-times"', '"edn", "ld3-times"', "unknown method 'edn': did you mean 'edm'"),
         ('"ipndm:3"', '"ipndm:9"', "order"),
         ('show = ["distance"', 'show = ["distnace"', "did you mean 'distance'"),
