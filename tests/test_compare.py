@@ -20,6 +20,7 @@ from ld3.bootstrap import Interval
 from ld3.cli import main
 from ld3.compare import CompareSpec, compare_lines, groups, run_compare, write_files
 from ld3.compare.cells import Ground, cells_of
+from ld3.compare.full import without_tenths
 from ld3.compare.summary import _within, featured
 from ld3.comparison import Comparison
 from ld3.discretizers.door import SEARCHES
@@ -212,6 +213,14 @@ def test_groups_and_words(methods: dict[str, object]) -> None:
     assert words.made_solvers[0].variant == "bh2"
     assert featured(CompareSpec.read({"methods": "ld3-x,ld3"})) == "ld3"
     assert CompareSpec.read(words.model_dump()) == words
+
+
+@pytest.mark.parametrize("classes", [2, 7, 10])
+def test_no_class_is_left_out_with_a_tenth(classes: int) -> None:
+    """Classes are asked for in turn: each keeps its share, or intervals would be far too wide."""
+    for keep in without_tenths(700):
+        assert (torch.arange(700)[keep] % classes).bincount().tolist() == [630 // classes] * classes
+    assert torch.stack(without_tenths(43)).sum(0).tolist() == [9] * 43
 
 
 def test_full_has_the_columns_of_a_judge_with_intervals(

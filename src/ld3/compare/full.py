@@ -4,7 +4,8 @@ Fréchet distance to real pictures and to an accurate run from the same noise; k
 (KID's polynomial kernel on all samples, CMMD's Gaussian one), precision and recall against an
 accurate run from *other* noise, since these compare sets and not pairs; and how often a classifier
 sees the class that was asked for. Each is also computed with one tenth of the samples left out, ten
-times, for its interval.
+times, for its interval; a tenth is a run of seeds, in which classes that are asked for in turn have
+their share.
 """
 
 from collections.abc import Callable, Iterator
@@ -138,7 +139,7 @@ class Bench:
 def full_of(bench: Bench, cell: Cell, tuned: Tuned, fresh: bool = False) -> Values:
     """All columns of a cell, from disk if they were computed before; empty if not finite."""
     table = bench.ground.table(cell, tuned)
-    key = bench.key(table)
+    key = bench.key(table) | {"left out": "tenths in order"}
     file = bench.ground.spec.out / "cells" / f"full-{digest(key)}.json"
     if file.exists() and not fresh:
         with suppress(StoreError, KeyError, TypeError, ValueError, AttributeError):
@@ -154,10 +155,14 @@ def full_of(bench: Bench, cell: Cell, tuned: Tuned, fresh: bool = False) -> Valu
     return values
 
 
+def without_tenths(count: int) -> list[Tensor]:
+    """What is kept (count,) when one tenth after the other is left out."""
+    tenth = torch.arange(count, device="cpu") * BLOCKS // count
+    return [tenth != g for g in range(BLOCKS)]
+
+
 def _values(bench: Bench, own: Tensor, right: Tensor | None) -> Values:
-    blocks = torch.arange(len(own), device="cpu") % BLOCKS
-    everything = torch.ones(len(own), dtype=torch.bool, device="cpu")
-    subsets = [everything, *(blocks != g for g in range(BLOCKS))]
+    subsets = [torch.ones(len(own), dtype=torch.bool, device="cpu"), *without_tenths(len(own))]
     values: Values = {}
 
     def note(name: str, of: Callable[[Tensor], float]) -> None:
