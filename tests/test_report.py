@@ -272,3 +272,32 @@ def test_a_model_without_pictures_in_the_browser(tmp_path: Path) -> None:
         assert json.loads(
             browser.execute_script("return document.getElementById('data').textContent")
         )
+
+
+@needs_browser
+def test_a_noisy_search_is_drawn_with_its_mean(comparison: Comparison, tmp_path: Path) -> None:
+    """Losses of batches hide the descent; a short curve is drawn as it is."""
+    noisy = [(3.0 if i % 2 else 1.0) * 0.99**i for i in range(80)]
+    blocks = [
+        block.model_copy(
+            update={
+                "rows": [
+                    row.model_copy(update={"curve": noisy if row.method == "ld3" else [2.0, 1.0]})
+                    for row in block.rows
+                ]
+            }
+        )
+        for block in comparison.blocks
+    ]
+    file = write_report(comparison.model_copy(update={"blocks": blocks}), tmp_path)
+    with chromium() as browser:
+        look(browser, 1200, 900)
+        browser.get(file.as_uri())
+        paths = "[...figure.querySelectorAll('path')].map(path => path.getBBox().height)"
+        figures = "[...document.querySelectorAll('#learning figure')]"
+        heights = js(browser, f"{figures}.map(figure => {paths})")
+        assert max(map(len, heights)) == 2
+        (drawn,) = (found for found in heights if len(found) == 2)
+        assert 0 < drawn[1] < 0.6 * drawn[0]
+        assert all(len(found) == 1 for found in heights if found is not drawn)
+        assert browser.get_log("browser") == []

@@ -325,6 +325,7 @@
     }
   };
 
+  const NOISY = 24; // values: longer curves are of batches, so that their mean over a tenth is drawn
   const drawLearning = () => {
     const place = byId("learning");
     const rows = now().rows.filter((r) => r.curve.length > 1);
@@ -347,10 +348,16 @@
         draw(svg, "line", { class: "rule", x1: area.left, x2: area.right, y1: y(tick), y2: y(tick) });
         draw(svg, "text", { class: "tick", x: area.left - 8, y: y(tick) + 4, "text-anchor": "end" }, digits(tick));
       }
-      draw(svg, "path", {
-        d: values.map((v, i) => `${i ? "L" : "M"}${x(i)} ${y(v)}`).join(""),
-        stroke: colours.get(row.method) || "var(--muted)", fill: "none", "stroke-width": 2, "stroke-linejoin": "round",
+      const line = (points, look) => draw(svg, "path", {
+        d: points.map((v, i) => `${i ? "L" : "M"}${x(i)} ${y(v)}`).join(""),
+        stroke: colours.get(row.method) || "var(--muted)", fill: "none", "stroke-linejoin": "round", ...look,
       });
+      const reach = values.length < NOISY ? 0 : Math.round(values.length / 20);
+      if (reach) line(values, { "stroke-width": 1, opacity: 0.35 });
+      line(values.map((_, i) => {
+        const near = values.slice(Math.max(0, i - reach), i + reach + 1);
+        return near.reduce((sum, v) => sum + v, 0) / near.length;
+      }), { "stroke-width": 2 });
       draw(svg, "text", { class: "tick", x: (area.left + area.right) / 2, y: height - 8, "text-anchor": "middle" }, "begin to end of the search");
     });
   };
