@@ -37,6 +37,7 @@ results: $(VENV)/.dev
 	$(BIN)/python experiments/ablations.py
 	$(BIN)/python experiments/parts.py
 	$(BIN)/python experiments/ranges.py
+	$(BIN)/python experiments/guesses.py
 	$(BIN)/python experiments/recipe.py
 	$(BIN)/python experiments/bound.py
 
