@@ -15,6 +15,7 @@ from ld3.teacher import Pairs
 
 JUDGED = 3_000_000_000  # where the seeds of the Fréchet distance begin
 ACCURATE = 40  # steps of UniPC-3 on the logSNR grid: stands for the exact solution
+ACCURATE_JUDGED = 20  # the same for Fréchet distances of many samples, in `ld3 learn`
 BATCH = 100
 
 Tell = Callable[[str, int, int], None]

@@ -12,7 +12,7 @@ from ld3.grids import TimeGrid
 from ld3.pictures import draw_curves, draw_grids, draw_rows, is_image, write_image
 from ld3.plan import Plan, SolverPart
 from ld3.runs import Learned, Scored, run_sample
-from ld3.scores import ACCURATE
+from ld3.scores import ACCURATE, ACCURATE_JUDGED
 from ld3.store import write_tensors
 
 
@@ -54,8 +54,8 @@ def learned_table(result: Learned) -> Iterator[str]:
     notes = [f"accurate = {ACCURATE} steps of UniPC-3"]
     if scores["learned"].frechet is not None:
         notes.append(
-            f"Fréchet distances from {asked['judged']} samples only, to real pictures and to an "
-            "accurate run from the same noise: a rough guide"
+            f"Fréchet distances from {asked['judged']} samples only, to real pictures and to "
+            f"{ACCURATE_JUDGED} steps of it from the same noise: a rough guide"
         )
     yield f"({'; '.join(notes)})"
 

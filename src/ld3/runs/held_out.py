@@ -15,7 +15,7 @@ from ld3.metrics import Moments, frechet_distance
 from ld3.runs.jobs import HELD, Job, pairs_for
 from ld3.runs.kept import file_of, measure_of, remembered
 from ld3.runs.starts import Starts
-from ld3.scores import ACCURATE, Scores, Tell, judged, sampler, score
+from ld3.scores import ACCURATE, ACCURATE_JUDGED, Scores, Tell, judged, sampler, score
 from ld3.solvers import make_solver
 from ld3.store import read_tensors, write_tensors
 from ld3.table import Table, Tuned, compile_table
@@ -48,7 +48,7 @@ def held_out_scores(job: Job, learned: Tuned, starts: Starts, tell: Tell) -> dic
         return scores
     accurate = compile_table(
         make_solver("unipc"),
-        knots(model.schedule, make_grid("logsnr", model.schedule, 20)),
+        knots(model.schedule, make_grid("logsnr", model.schedule, ACCURATE_JUDGED)),
         model.prediction,
     )
     shown = {"accurate": accurate}
