@@ -2,7 +2,7 @@
 
     python experiments/parts.py [NAME ..]
 
-writes docs/results/parts-NAME.md for each name: a model, or `pairs` for learning and held-out
+writes docs/results/parts-NAME.md for each name: a model with some solvers, or `pairs` for learning and held-out
 distances with few and many pairs; without names, all of them. The model from elsewhere
 (examples/spectra.py) is several times as dear, so there the preset is `fast`.
 """
@@ -43,10 +43,13 @@ class Part:
 
 
 SPECTRA = "examples.spectra:model"
+MULTISTEP = ("unipc", "ipndm", "dpmpp")
 PARTS = {
-    "fashion": Part("fashion", ("unipc", "ipndm", "dpmpp", "euler")),
+    "fashion": Part("fashion", (*MULTISTEP, "euler")),
     "fashion-flow": Part("fashion-flow", ("euler",)),
+    "fashion-flow-multistep": Part("fashion-flow", MULTISTEP, title=", multistep solvers"),
     "fashion-latent": Part("fashion-latent", ("dpmpp", "euler")),
+    "fashion-latent-more": Part("fashion-latent", ("unipc", "ipndm"), title=", more solvers"),
     "spectra": Part(SPECTRA, ("dpmpp",), own=OUTSIDE | {"distance": "l1"}, title=", L1"),
     "spectra-l2": Part(
         SPECTRA, ("dpmpp",), (4,), own=OUTSIDE | {"distance": "l2"}, title=", squared L2"
