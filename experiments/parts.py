@@ -2,8 +2,8 @@
 
     python experiments/parts.py [NAME ..]
 
-writes docs/results/parts-NAME.md for each name: a model with some solvers, or `pairs` for learning and held-out
-distances with few and many pairs; without names, all of them. The model from elsewhere
+writes docs/results/parts-NAME.md for each name: a model with some solvers, or `pairs` for learning
+and held-out distances with few and many pairs; without names, all of them. The model from elsewhere
 (examples/spectra.py) is several times as dear, so there the preset is `fast`.
 """
 

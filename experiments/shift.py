@@ -3,10 +3,10 @@
     python experiments/shift.py compare
 
 takes the plans of a comparison (the folder that `ld3 compare` wrote, see experiments/compared.py)
-and writes docs/results/shift.md. Of the judge's features f of samples and f* of an accurate run from
-the same noise it shows the error of a sample, mean |f - f*|, beside the shift of the whole set,
-|mean f - mean f*|, which is all that a judge of sets can see of it; and how rough the pictures are
-and how sure the judge is of them.
+and writes docs/results/shift.md. Of the judge's features f of samples and f* of an accurate run
+from the same noise it shows the error of a sample, mean |f - f*|, beside the shift of the set,
+|mean f - mean f*|, which a judge of sets sees; and how rough the pictures are and how sure the
+judge is of them.
 """
 
 import argparse
@@ -75,10 +75,10 @@ def main() -> None:
     ground = Ground.of(CompareSpec.read(WORDS | {"out": parser.parse_args().folder}))
     head = (
         f"`fashion`, {NFE} evaluations, {HELD} held-out noises, plans of the comparison (mean over "
-        "seeds). Error: how far a sample is from that of an accurate run from the same noise, in the "
-        "judge's features. Shift: how far the mean of all samples is. Roughness: differences of "
-        "neighbouring pixels, over those of the accurate sample. Sureness: the probability that the "
-        "judge gives to the class that it sees.\n"
+        "seeds). Error: how far a sample is from that of an accurate run from the same noise, in "
+        "the judge's features. Shift: how far the mean of all samples is. Roughness: differences "
+        "of neighbouring pixels, over those of the accurate sample. Sureness: the probability that "
+        "the judge gives to the class that it sees.\n"
     )
     write("shift.md", "\n".join([head, *rows(ground, load_features())]) + "\n")
 
