@@ -39,7 +39,6 @@ results: $(VENV)/.dev
 	$(BIN)/python experiments/ranges.py
 	$(BIN)/python experiments/guesses.py
 	$(BIN)/python experiments/recipe.py
-	$(BIN)/python experiments/bound.py
 
 clean:
 	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache
