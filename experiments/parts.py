@@ -53,6 +53,9 @@ PARTS = {
     "fashion-latent": Part("fashion-latent", ("dpmpp", "euler")),
     "fashion-latent-more": Part("fashion-latent", ("unipc", "ipndm"), title=", more solvers"),
     "spectra": Part(SPECTRA, ("dpmpp",), own=OUTSIDE | FAST, title=", L1"),
+    "spectra-more": Part(
+        SPECTRA, ("unipc", "ipndm", "euler"), own=OUTSIDE | FAST, title=", L1, more solvers"
+    ),
     "spectra-l2": Part(
         SPECTRA, ("dpmpp",), (4,), OUTSIDE | FAST | {"distance": "l2"}, ", squared L2"
     ),

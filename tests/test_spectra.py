@@ -47,6 +47,24 @@ def test_what_is_missing_is_named(spectra: ModuleType, monkeypatch: pytest.Monke
         spectra.model()
 
 
+def test_weights_are_scaled_once(spectra: ModuleType) -> None:
+    """Once before is as good as in every call."""
+
+    class Scaling(torch.nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            var, mean = torch.var_mean(self.weight, (1, 2, 3), keepdim=True, correction=0)
+            weight = (self.weight - mean) * (var + 1e-5).sqrt()
+            return torch.nn.functional.conv2d(x, weight, self.bias, padding=self.padding)
+
+    network = torch.nn.Sequential(Scaling(3, 4, 3, padding=1), torch.nn.Conv2d(4, 2, 1))
+    network.double().requires_grad_(False)
+    x = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    before = network(x)
+    spectra.standardise(network, Scaling)
+    torch.testing.assert_close(network(x), before, rtol=1e-12, atol=1e-12)
+    assert not any(isinstance(module, Scaling) for module in network.modules())
+
+
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}")
 def test_the_network_keeps_the_contract(spectra: ModuleType) -> None:
     state = torch.get_rng_state()
