@@ -38,6 +38,8 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
         axis.set_ylabel(panel.y, fontsize=9)
         if panel.log_x:
             axis.set_xscale("symlog" if _has_zero(panel) else "log", **_threshold(panel))
+        elif all(float(x).is_integer() for line in panel.lines for x in line.x):
+            axis.locator_params(axis="x", integer=True)  # no halves of an evaluation
         if panel.log_y and _is_wide(panel):
             axis.set_yscale("log")
         axis.grid(alpha=0.3)
