@@ -175,21 +175,31 @@ def _notes(
     """Changes against the first, where seeds tell them apart."""
     if words.together or words.seeds < 2:
         return []
-    first = next(iter(words.changes))
+    first, *others = words.changes
     notes = []
     for key in shown:
-        told = []
-        for name in list(words.changes)[1:]:
-            signs = [_apart(values[first, n].get(key), values[name, n].get(key)) for n in words.nfe]
-            if any(signs):
-                more = signs.count(1), signs.count(-1)
-                told.append(f"{name} (higher {more[0]}, lower {more[1]} times)")
-        said = "; ".join(told) or "none"
+        signs = {
+            name: [_apart(values[first, n].get(key), values[name, n].get(key)) for n in words.nfe]
+            for name in others
+        }
+        said = [
+            _said(words.nfe, signs, word, sign) for word, sign in (("lower", -1), ("higher", 1))
+        ]
         notes.append(
-            f"{titled(key)}: farther than two standard errors over seeds from "
-            f"'{first}', of {len(words.nfe)} numbers of evaluations: {said}."
+            f"{titled(key)}, farther from that of '{first}' than two standard errors over "
+            f"{words.seeds} seeds: {'; '.join(filter(None, said)) or 'none'}."
         )
     return notes
+
+
+def _said(counts: Sequence[int], signs: Mapping[str, Sequence[int]], word: str, sign: int) -> str:
+    """The changes of one sign, with the numbers of evaluations if there are several."""
+    told = []
+    for name, found in signs.items():
+        at = [str(n) for n, s in zip(counts, found, strict=True) if s == sign]
+        if at:
+            told.append(f"{name} (at {', '.join(at)})" if len(counts) > 1 else name)
+    return f"{word} with {', '.join(told)}" if told else ""
 
 
 def _apart(a: Value | None, b: Value | None) -> int:
