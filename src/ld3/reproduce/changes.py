@@ -198,7 +198,7 @@ def _said(counts: Sequence[int], signs: Mapping[str, Sequence[int]], word: str, 
     for name, found in signs.items():
         at = [str(n) for n, s in zip(counts, found, strict=True) if s == sign]
         if at:
-            told.append(f"{name} (at {', '.join(at)})" if len(counts) > 1 else name)
+            told.append(f"'{name}'" + (f" (at {', '.join(at)})" if len(counts) > 1 else ""))
     return f"{word} with {', '.join(told)}" if told else ""
 
 
