@@ -13,7 +13,8 @@ from ld3.comparison import Comparison
 from ld3.errors import SpecError, StoreError
 from ld3.reproduce import Experiment, experiments, load_experiment, run_reproduce, write_result
 from ld3.reproduce.ahead import narrowed
-from ld3.reproduce.result import Result, Row, Table, Value, markdown
+from ld3.reproduce.draw import _is_wide
+from ld3.reproduce.result import Line, Panel, Result, Row, Table, Value, markdown
 from ld3.reproduce.run import KINDS, read_words
 from ld3.reproduce.spec import ELSEWHERE, ORDER, merged, read_experiment
 from ld3.reproduce.stage import Stage
@@ -370,6 +371,15 @@ def test_wrong_input_is_one_line(
     assert run_cli(*words, "--out", str(tmp_path)) == 2
     error = capsys.readouterr().err.strip()
     assert said in error and "\n" not in error
+
+
+@pytest.mark.parametrize(
+    ("values", "wide"),
+    [((0.1, 1.0), True), ((0.0, 0.1, 1.0), True), ((0.5, 1.0), False), ((-0.001, 0.1, 1.0), False)],
+)
+def test_logarithmic_axes_hide_nothing_below_zero(values: tuple[float, ...], wide: bool) -> None:
+    line = Line(name="kid", x=tuple(map(float, range(len(values)))), y=values)
+    assert _is_wide(Panel(title="", x="evaluations", y="KID", lines=(line,))) == wide
 
 
 def test_command_to_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,9 +55,9 @@ def _drawn(axis: Any, line: Line, colour: Any) -> Any:
 
 
 def _is_wide(panel: Panel) -> bool:
-    """Whether a logarithmic axis would have more than one number on it."""
-    values = [y for line in panel.lines for y in line.y if y > 0]
-    return bool(values) and max(values) > WIDE * min(values)
+    """Whether a logarithmic axis would have more than one number on it, and hide none below 0."""
+    values = [y for line in panel.lines for y in line.y if y != 0]
+    return bool(values) and min(values) > 0 and max(values) > WIDE * min(values)
 
 
 def _has_zero(panel: Panel) -> bool:

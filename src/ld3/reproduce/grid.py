@@ -131,7 +131,7 @@ def _panels(spec: CompareSpec, values: Values, key: str, label: str) -> Iterator
         ]
         yield Panel(
             title=solver, x="evaluations", y=label, log_y=better(key) == "lower",
-            lines=tuple(line for line in lines if line.x and max(line.y) > 0),
+            lines=tuple(line for line in lines if any(line.y)),
         )  # fmt: skip
 
 
