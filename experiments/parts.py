@@ -161,11 +161,11 @@ def misses(out: Path, jobs: int) -> Iterator[str]:
         for learn in LEARN[1:]
         for seed in SEEDS
     ]
-    done = iter(run_all(asked, out, jobs))
+    done, held = iter(run_all(asked, out, jobs)), range(HELD, HELD + HELD_OUT)
     yield "### Less than hoped for: with coefficients over without, by mean and by median\n"
     yield (
         "Perceptual distance on held-out noise. The share is what the two farthest noises of "
-        f"{asked[0]['held_out']} make of the mean with coefficients. A slash: seeds "
+        f"{HELD_OUT} make of the mean with coefficients. A slash: seeds "
         f"{', '.join(map(str, SEEDS))}.\n"
     )
     yield "| model | solver | NFE | mean | median | means by seed | share of two |"
@@ -173,7 +173,7 @@ def misses(out: Path, jobs: int) -> Iterator[str]:
     for model, solver, nfe in MISSES:
         loaded = load_model(model)
         plain, tuned = (
-            torch.stack([apart(loaded, next(done), _held(), out) for _ in SEEDS]) for _ in range(2)
+            torch.stack([apart(loaded, next(done), held, out) for _ in SEEDS]) for _ in range(2)
         )
         two = tuned.topk(2).values.sum() / tuned.sum()
         medians = tuned.median(1).values.mean() / plain.median(1).values.mean()
@@ -183,10 +183,6 @@ def misses(out: Path, jobs: int) -> Iterator[str]:
             f"| {medians:.2f} | {seeds} | {100 * two:.0f} % |"
         )
     yield ""
-
-
-def _held() -> range:
-    return range(HELD, HELD + HELD_OUT)
 
 
 def on_learning_pairs(run: Cell, pairs: int, out: Path) -> float:
@@ -199,9 +195,9 @@ def on_learning_pairs(run: Cell, pairs: int, out: Path) -> float:
 def apart(loaded: Loaded, run: Cell, seeds: range, out: Path) -> Tensor:
     """The distance of a plan's samples to its teacher's, for each noise."""
     plan, model = Plan.load(run.plan), loaded.model
-    words = plan.learned["preset"]["teacher"]
-    teacher = make_solver(words["solver"], words["order"], words["variant"])
-    fine = make_grid(words["grid"], model.schedule, words["steps"])
+    own = plan.learned["preset"]["teacher"]
+    teacher = make_solver(own["solver"], own["order"], own["variant"])
+    fine = make_grid(own["grid"], model.schedule, own["steps"])
     pairs = teach(model, loaded.identity, teacher, fine, seeds, folder=out / "pairs")
     sample = sampler(model, plan.table(), 1.0)(model.schedule.prior_std * pairs.noise, pairs.cond)
     with torch.no_grad():
