@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from ld3 import zoo
-from ld3.discretizers import make_grid
-from ld3.discretizers.ld3.learn import Recipe, begin, learn
-from ld3.discretizers.ld3.presets import make_preset
-from ld3.discretizers.ld3.student import KEPT, Problem
 from ld3.distances import FeatureDistance
+from ld3.learner.learn import Recipe, begin, learn
+from ld3.learner.presets import make_preset
 from ld3.models import bind
+from ld3.problem import KEPT, Problem
 from ld3.runs import VALID, run_learn
+from ld3.searches import make_grid
 from ld3.solvers import make_solver
 from ld3.spec import RunSpec
 from ld3.teacher import teach

@@ -20,11 +20,11 @@ import matplotlib.pyplot as plt
 from cells import IMAGES, Cell, arguments, run_all, spread, write
 
 from ld3 import zoo
-from ld3.discretizers import METHODS, make_grid
 from ld3.grids import knots
 from ld3.plan import Plan
 from ld3.runs import HELD
 from ld3.scores import ACCURATE, Scores, score
+from ld3.searches import METHODS, make_grid
 from ld3.solvers import make_solver
 from ld3.table import Tuned, compile_table
 from ld3.teacher import teach

@@ -12,16 +12,16 @@ from cells import arguments, run_all, write
 from ranges import log_linear
 from tables import TITLES
 
-from ld3.discretizers import make_grid
-from ld3.discretizers.starts import GRIDS
 from ld3.grids import TimeGrid, knots
-from ld3.loading import load_model, make_distance
+from ld3.learner.starts import GRIDS
 from ld3.plan import Plan
 from ld3.runs import HELD
 from ld3.scores import score
+from ld3.searches import make_grid
 from ld3.solvers import make_solver
 from ld3.table import compile_table
 from ld3.teacher import teach
+from ld3.zoo.loading import load_model, make_distance
 
 CASES = (("fashion", "unipc"), ("fashion-latent", "dpmpp"), ("fashion-flow", "euler"))
 COUNTS = (4, 6, 8, 10)

@@ -21,13 +21,13 @@ from cells import ROOT, Cell, run_all, spread, write
 from tables import HELD_OUT, SEEDS, TITLES, best, value, words
 from torch import Tensor
 
-from ld3.discretizers import HANDMADE, make_grid
-from ld3.loading import Loaded, load_model, make_distance
 from ld3.plan import Plan
 from ld3.runs import HELD
 from ld3.scores import sampler
+from ld3.searches import HANDMADE, make_grid
 from ld3.solvers import make_solver
 from ld3.teacher import teach
+from ld3.zoo.loading import Loaded, load_model, make_distance
 
 LEARN = ("times", "times+net", "times+net+coefficients")
 OUTSIDE = {"held_out": 32, "judged": 0, "distance": "l1"}

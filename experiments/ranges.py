@@ -20,18 +20,18 @@ from cells import IMAGES, arguments, run_all, spread, write
 from parts import LEARN, changed
 from tables import HELD_OUT, SEEDS, words
 
-from ld3.discretizers import METHODS, make_grid
-from ld3.discretizers.starts import GRIDS
 from ld3.families import run_family
 from ld3.grids import TimeGrid, knots
-from ld3.loading import load_model, make_distance
+from ld3.learner.starts import GRIDS
 from ld3.plan import Plan
 from ld3.runs import HELD
 from ld3.scores import score
+from ld3.searches import METHODS, make_grid
 from ld3.solvers import make_solver
 from ld3.spec import RunSpec
 from ld3.table import Table, compile_table
 from ld3.teacher import Pairs, teach
+from ld3.zoo.loading import load_model, make_distance
 
 LOW, HIGH = 4, 10
 SCALES = (1.0, 1.5, 2.0, 3.0, 4.0)

@@ -22,15 +22,15 @@ from torch import Tensor
 
 from ld3.compare import CompareSpec
 from ld3.compare.cells import Cell, Ground, found_of, needs_of, samples_of
-from ld3.discretizers import make_grid
-from ld3.features import FeatureNet, load_features
 from ld3.grids import knots
-from ld3.loading import load_model
 from ld3.models import Model, prior
 from ld3.plan import Plan
 from ld3.scores import sampler
+from ld3.searches import make_grid
 from ld3.solvers import make_solver
 from ld3.table import compile_table
+from ld3.zoo.features import FeatureNet, load_features
+from ld3.zoo.loading import load_model
 
 METHODS = ("ld3", "ld3-times", "ays-svd", "gits", "dmn", "gits-lsun", "logsnr")
 NFE = 4

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from cells import Cell, arguments, run_all, spread, write
 
-from ld3.discretizers import HANDMADE, METHODS
+from ld3.searches import HANDMADE, METHODS
 
 SEEDS = (0, 1, 2)
 HELD_OUT, JUDGED = 64, 300

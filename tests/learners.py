@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from ld3.discretizers import make_grid
-from ld3.discretizers.door import Found, Need, Tell
-from ld3.discretizers.ld3.learn import Recipe, begin, learn
-from ld3.discretizers.ld3.student import Problem
 from ld3.errors import ModelError
+from ld3.learner.learn import Recipe, begin, learn
+from ld3.problem import Problem
+from ld3.searches import make_grid
+from ld3.searches.registry import Found, Need, Tell
 from ld3.table import Tuned
 
 ALL: frozenset[Need] = frozenset({"model", "pairs", "solver"})

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from ld3.bootstrap import STUDENT, Weights, jackknife, mean, ratio, wins
+from ld3.metrics.bootstrap import STUDENT, Weights, jackknife, mean, ratio, wins
 
 
 def values(seeds: int, noises: int, seed: int = 0) -> np.ndarray:

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from ld3 import METHODS, SOLVERS, __version__
-from ld3.discretizers.door import SEARCHES
 from ld3.schedules import SCHEDULES
+from ld3.searches.registry import SEARCHES
 
 
 def ld3(*words: str) -> subprocess.CompletedProcess[str]:

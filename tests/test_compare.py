@@ -16,17 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ld3 import FunctionModel
-from ld3.bootstrap import Interval
 from ld3.cli import main
 from ld3.compare import CompareSpec, compare_lines, groups, run_compare, write_files
 from ld3.compare.cells import Ground, cells_of
 from ld3.compare.full import without_tenths
 from ld3.compare.summary import _within, featured
 from ld3.comparison import Comparison
-from ld3.discretizers.door import SEARCHES
 from ld3.errors import Ld3Error
+from ld3.metrics.bootstrap import Interval
 from ld3.models import Model
 from ld3.runs import HELD
+from ld3.searches.registry import SEARCHES
 from ld3.zoo.toy import mixture
 from learners import Copy, Fails, Small
 

@@ -114,7 +114,7 @@ def test_reading_back_would_be_caught() -> None:
 
 def test_distances_go_where_the_samples_are() -> None:
     """`meta` stands for any device that is not the CPU."""
-    from ld3.loading import load_model, make_distance
+    from ld3.zoo.loading import load_model, make_distance
 
     distance = make_distance("perceptual", load_model("fashion"), "meta")
     x = torch.empty(2, 1, 28, 28, device="meta")

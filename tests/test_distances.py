@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ld3.distances import DISTANCES, FeatureDistance, l1, l2, pseudo_huber
+from ld3.distances.lpips import LpipsFeatures, load_lpips
 from ld3.errors import ModelError, SpecError
-from ld3.lpips import LpipsFeatures, load_lpips
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "shared" / "weights"
 FILES = {"vgg": WEIGHTS / "lpips_vgg16.safetensors", "alex": WEIGHTS / "lpips_alexnet.safetensors"}

@@ -27,10 +27,10 @@ from unittest import mock
 import pytest
 
 from ld3.cli import cli, main
-from ld3.discretizers import METHODS
-from ld3.discretizers.door import SEARCHES
 from ld3.distances import DISTANCES
 from ld3.schedules import SCHEDULES
+from ld3.searches import METHODS
+from ld3.searches.registry import SEARCHES
 from ld3.solvers import SOLVERS
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ld3 import FunctionModel, Plan, RunSpec, TimeGrid, VPLinear, make_grid, run_learn
 from ld3.cli import cli
-from ld3.discretizers import bump
-from ld3.discretizers.ld3.warp import DENSITY, SHIFTS, Warp
+from ld3.density import DENSITY, SHIFTS, Warp
 from ld3.errors import ModelError, PlanError, SpecError
 from ld3.families import FamilyLearned, run_family
 from ld3.schedules import SCHEDULES, Schedule, make_schedule
+from ld3.searches import bump
 from ld3.show import family_table, plan_lines, write_family_picture
 from ld3.zoo.toy import mixture
 

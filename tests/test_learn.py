@@ -20,17 +20,16 @@ from ld3 import (
     make_solver,
     noise,
 )
-from ld3.discretizers import tangent_law
-from ld3.discretizers.ld3 import student
-from ld3.discretizers.ld3.forcing import keep_better, moved, radius
-from ld3.discretizers.ld3.learn import Progress, Recipe, State, begin, learn, tuning_of
-from ld3.discretizers.ld3.optimize import RULES, clipped
-from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.presets import PRESETS, iterations, make_preset
-from ld3.discretizers.ld3.student import ROUGH, Problem, Student, roughness
-from ld3.discretizers.ld3.tuning import tuned_table
+from ld3 import problem as student
 from ld3.distances import l2
 from ld3.errors import ModelError, PlanError, SpecError, StoreError
+from ld3.learner.forcing import keep_better, moved, radius
+from ld3.learner.learn import Progress, Recipe, State, begin, learn, tuning_of
+from ld3.learner.optimize import RULES, clipped
+from ld3.learner.presets import PRESETS, iterations, make_preset
+from ld3.parameters import Clock, tuned_table
+from ld3.problem import ROUGH, Problem, Student, roughness
+from ld3.searches import tangent_law
 from ld3.store import read_tensors, write_tensors
 from ld3.table import Table, Tuned
 from ld3.teacher import Pairs, teach

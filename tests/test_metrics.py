@@ -13,7 +13,6 @@ import ld3
 from ld3 import zoo
 from ld3.distances import l2
 from ld3.errors import Ld3Error, ModelError, SpecError, StoreError
-from ld3.features import load_features
 from ld3.metrics import (
     Inception,
     Moments,
@@ -33,6 +32,7 @@ from ld3.metrics import (
     to_uint8,
 )
 from ld3.store import write_tensors
+from ld3.zoo.features import load_features
 
 
 def features(count: int, seed: int, d: int = 12) -> Tensor:

@@ -18,16 +18,16 @@ from torch import Tensor
 import ld3
 from ld3 import zoo
 from ld3.cli import main
-from ld3.discretizers.ld3.learn import Recipe, begin, learn
-from ld3.discretizers.ld3.student import Problem
 from ld3.distances import l2
 from ld3.errors import Ld3Error, ModelError, SpecError
-from ld3.loading import load_model
+from ld3.learner.learn import Recipe, begin, learn
 from ld3.models import bind_network, check_model
 from ld3.options import CAPTIONS, PipelineOptions
 from ld3.plan import Plan
+from ld3.problem import Problem
 from ld3.schedules import Discrete, Flow, schedule_to_json
 from ld3.teacher import teach
+from ld3.zoo.loading import load_model
 from ld3.zoo.pipelines.folder import open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel, rounded
 from ld3.zoo.pipelines.noise import DISCRETE, read_noise

@@ -23,10 +23,10 @@ from ld3 import (
     make_solver,
     prior,
 )
-from ld3.discretizers import BUMPS
 from ld3.errors import Ld3Error, PlanError, SpecError
 from ld3.plan import Plan
 from ld3.schedules import SCHEDULES, schedule_from_json, schedule_to_json
+from ld3.searches import BUMPS
 from ld3.zoo.toy import mixture
 from plans import make_plan
 

@@ -15,8 +15,8 @@ from browser import chromium, look, missing
 from ld3.compare import CompareSpec, run_compare
 from ld3.compare.sheets import BYTES, _shrink
 from ld3.comparison import Comparison
-from ld3.discretizers.door import SEARCHES
 from ld3.report import page, write_report
+from ld3.searches.registry import SEARCHES
 from learners import Fails, Small
 from test_compare import pictures, toy
 

@@ -10,22 +10,22 @@ import torch
 from torch import Tensor
 
 from ld3 import EDM, METHODS, VPLinear, make_grid, make_schedule, make_solver, noise
-from ld3.discretizers import HANDMADE, tangent_law
-from ld3.discretizers.ays import AYS, Bound, Moments, watch
-from ld3.discretizers.ddss import DDSS, features, kernel_distance
-from ld3.discretizers.dmn import DMN, error_bound, lowest_bound
-from ld3.discretizers.door import SEARCHES, Found, find
-from ld3.discretizers.fine import fine_trajectory, is_latent, some
-from ld3.discretizers.gits import GITS, cheapest_path, jump_costs
-from ld3.discretizers.ld3.student import Problem, Student
-from ld3.discretizers.ld3.tuning import tuned_table
-from ld3.discretizers.oss import OSS
 from ld3.distances import FeatureDistance, l2
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, knots
 from ld3.models import Cond, FunctionModel, Model, bind
+from ld3.parameters import tuned_table
+from ld3.problem import Problem, Student
 from ld3.sampling import trajectory
 from ld3.schedules import Schedule
+from ld3.searches import HANDMADE, tangent_law
+from ld3.searches.ays import AYS, Bound, Moments, watch
+from ld3.searches.ddss import DDSS, features, kernel_distance
+from ld3.searches.dmn import DMN, error_bound, lowest_bound
+from ld3.searches.gits import GITS, cheapest_path, jump_costs
+from ld3.searches.oss import OSS
+from ld3.searches.registry import SEARCHES, Found, find
+from ld3.searches.trajectories import fine_trajectory, is_latent, some
 from ld3.teacher import Pairs, teach
 from ld3.zoo.toy import gaussian, image_mixture, mixture
 

@@ -21,13 +21,12 @@ from ld3 import (
     make_solver,
     noise,
 )
-from ld3.discretizers.ld3.differences import gauss_newton, normal_equations, precondition
-from ld3.discretizers.ld3.learn import Recipe, State, begin, learn, tuning_of
-from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.student import Problem, Student, Task
-from ld3.discretizers.ld3.tuning import GROUPS, SolverTuning, tuned_table
 from ld3.distances import l2
 from ld3.errors import PlanError
+from ld3.learner.differences import gauss_newton, normal_equations, precondition
+from ld3.learner.learn import Recipe, State, begin, learn, tuning_of
+from ld3.parameters import GROUPS, Clock, SolverTuning, tuned_table
+from ld3.problem import Problem, Student, Task
 from ld3.schedules import schedule_to_json
 from ld3.table import Tuned
 from ld3.teacher import teach

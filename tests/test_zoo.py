@@ -25,8 +25,8 @@ from ld3 import (
     prior,
     zoo,
 )
-from ld3.discretizers import HANDMADE
 from ld3.errors import ModelError, SpecError
+from ld3.searches import HANDMADE
 from ld3.zoo import shipped
 
 NAMES = sorted(shipped.SHIPPED)

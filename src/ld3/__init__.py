@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ld3.compare import CompareSpec as CompareSpec
     from ld3.compare import run_compare as run_compare
-    from ld3.discretizers import METHODS as METHODS
-    from ld3.discretizers import make_grid as make_grid
     from ld3.errors import Ld3Error as Ld3Error
     from ld3.families import run_family as run_family
     from ld3.grids import Knots as Knots
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from ld3.schedules import VPCosine as VPCosine
     from ld3.schedules import VPLinear as VPLinear
     from ld3.schedules import make_schedule as make_schedule
+    from ld3.searches import METHODS as METHODS
+    from ld3.searches import make_grid as make_grid
     from ld3.seeds import noise as noise
     from ld3.solvers import SOLVERS as SOLVERS
     from ld3.solvers import Solver as Solver
@@ -50,7 +50,7 @@ _HOME = {
     name: module
     for module, names in {
         "compare": ("CompareSpec", "run_compare"),
-        "discretizers": ("METHODS", "make_grid"),
+        "searches": ("METHODS", "make_grid"),
         "errors": ("Ld3Error",),
         "families": ("run_family",),
         "grids": ("Knots", "TimeGrid", "knots"),

@@ -69,8 +69,8 @@ def solvers(json_: bool) -> None:
 @as_json
 def methods(json_: bool) -> None:
     """List the ways to choose the times."""
-    from ld3.discretizers import METHODS
-    from ld3.discretizers.door import SEARCHES
+    from ld3.searches import METHODS
+    from ld3.searches.registry import SEARCHES
 
     rows: list[dict[str, object]] = [
         {"name": name, "even_in": method.variable, "needs": [], "source": method.source}

@@ -14,16 +14,15 @@ from typing import Any
 import torch
 
 from ld3 import __version__
-from ld3.discretizers.bump import TRIED
-from ld3.discretizers.ld3.learn import Progress
-from ld3.discretizers.ld3.presets import for_family
-from ld3.discretizers.ld3.student import Problem, Student
-from ld3.discretizers.ld3.tuning import FamilyTuning
-from ld3.discretizers.ld3.warp import Warp
-from ld3.discretizers.starts import GRIDS, SCREEN
+from ld3.density import TRIED, Warp
 from ld3.errors import PlanError, SpecError
+from ld3.learner.learn import Progress
+from ld3.learner.presets import for_family
+from ld3.learner.starts import GRIDS, SCREEN
 from ld3.models import Model
+from ld3.parameters import FamilyTuning
 from ld3.plan import FamilyPart, Member, Plan
+from ld3.problem import Problem, Student
 from ld3.runs.descent import SO_FAR, Course, Interrupted, descend, word_of
 from ld3.runs.held_out import known_table
 from ld3.runs.jobs import HELD, Job, jobs, pairs_for

@@ -15,8 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 from torch import Tensor
 
-from ld3.discretizers.bump import TRIED, looked_up, shares
-from ld3.discretizers.ld3.warp import DENSITY, SHIFTS, Warp
+from ld3.density import DENSITY, SHIFTS, TRIED, Warp, looked_up, shares
 from ld3.errors import Ld3Error, PlanError
 from ld3.grids import Knots, TimeGrid, knots
 from ld3.models import Model
@@ -73,7 +72,7 @@ class Member(_Part):
 
 
 class FamilyPart(_Part):
-    """A family of grids for every number of evaluations, see :mod:`ld3.discretizers.ld3.warp`."""
+    """A family of grids for every number of evaluations, see :mod:`ld3.density`."""
 
     low: Annotated[int, Field(ge=1, le=MAX_STEPS)]  # it was learned for low .. high evaluations
     high: Annotated[int, Field(ge=1, le=MAX_STEPS)]
@@ -160,7 +159,7 @@ class Plan(_Part):
     def guess(self, nfe: int) -> "Plan":
         """A plan for a number of evaluations that was not learned, from this one's times.
 
-        The plan is seen as a warp of the :mod:`bump <ld3.discretizers.bump>` nearest to it: its
+        The plan is seen as a warp of the :mod:`bump <ld3.searches.density>` nearest to it: its
         point i of N has a share s(i/N) of that bump's steps before it. With n steps, point i has
 
             w s(i/n) + (1 - w) i/n,   w = max(0, 1 - |log2(n/N)|),   s linear in between,

@@ -5,14 +5,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ld3.discretizers import make_grid
-from ld3.discretizers.starts import GRIDS
 from ld3.families import FamilyLearned
 from ld3.grids import TimeGrid
+from ld3.learner.starts import GRIDS
 from ld3.pictures import draw_curves, draw_grids, draw_rows, is_image, write_image
 from ld3.plan import Plan, SolverPart
 from ld3.runs import Learned, Scored, run_sample
 from ld3.scores import ACCURATE, ACCURATE_JUDGED
+from ld3.searches import make_grid
 from ld3.store import write_tensors
 
 

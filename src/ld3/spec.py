@@ -16,11 +16,11 @@ from pydantic import (
     field_validator,
 )
 
-from ld3.discretizers import make_method
-from ld3.discretizers.ld3.learn import Learn, Recipe
-from ld3.discretizers.ld3.presets import PRESETS
 from ld3.errors import SpecError, unknown
+from ld3.learner.learn import Learn, Recipe
+from ld3.learner.presets import PRESETS
 from ld3.options import PipelineOptions
+from ld3.searches import make_method
 from ld3.solvers import make_solver
 from ld3.store import read_bytes
 

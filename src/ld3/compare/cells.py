@@ -20,23 +20,23 @@ from torch import Tensor
 
 from ld3 import __version__, zoo
 from ld3.compare.spec import CompareSpec, steps_of, title
-from ld3.discretizers import make_grid
-from ld3.discretizers.door import SEARCHES, find
-from ld3.discretizers.ld3.presets import Teacher
-from ld3.discretizers.ld3.student import Problem, chunks, take
 from ld3.distances import Distance
 from ld3.errors import Ld3Error, StoreError
 from ld3.grids import TimeGrid, knots
-from ld3.loading import Loaded, load_model, make_distance, of_model
+from ld3.learner.presets import Teacher
 from ld3.models import Model
 from ld3.plan import Plan
+from ld3.problem import Problem, chunks, take
 from ld3.runs import HELD, VALID
 from ld3.schedules import schedule_to_json
 from ld3.scores import BATCH, Tell, sampler, silent
+from ld3.searches import make_grid
+from ld3.searches.registry import SEARCHES, find
 from ld3.solvers import Solver, make_solver
 from ld3.store import digest, read_json, write_json
 from ld3.table import Table, Tuned, compile_table
 from ld3.teacher import Pairs, teach
+from ld3.zoo.loading import Loaded, load_model, make_distance, of_model
 
 KEYS = ("distance", "distance_accurate", "rmse", "rmse_accurate")
 

@@ -21,11 +21,9 @@ from ld3 import zoo
 from ld3.compare.cells import Cell, Ground
 from ld3.compare.summary import Values
 from ld3.comparison import Metric
-from ld3.discretizers import make_grid
-from ld3.discretizers.ld3.presets import Teacher
 from ld3.errors import SpecError, StoreError
-from ld3.features import FeatureNet, load_features
 from ld3.grids import knots
+from ld3.learner.presets import Teacher
 from ld3.metrics import (
     Moments,
     cmmd,
@@ -36,9 +34,11 @@ from ld3.metrics import (
 from ld3.models import prior
 from ld3.pictures import is_image
 from ld3.scores import ACCURATE, BATCH, JUDGED, Tell, sampler, silent
+from ld3.searches import make_grid
 from ld3.solvers import make_solver
 from ld3.store import digest, read_json, read_tensors, write_json, write_tensors
 from ld3.table import Table, Tuned, compile_table
+from ld3.zoo.features import FeatureNet, load_features
 
 BLOCKS = 10
 OTHER = JUDGED + 500_000_000  # where the seeds of the reference set begin

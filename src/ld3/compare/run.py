@@ -16,12 +16,12 @@ from ld3.compare.spec import LISTS, CompareSpec, kind_of
 from ld3.compare.summary import Result, Values, block_of, distance_metrics, featured
 from ld3.compare.workers import work_ahead
 from ld3.comparison import Comparison, Method
-from ld3.discretizers import make_method
-from ld3.discretizers.door import SEARCHES
 from ld3.models import Model
 from ld3.runs import HELD, VALID, Interrupted
 from ld3.schedules import schedule_to_json
 from ld3.scores import JUDGED, Tell, silent
+from ld3.searches import make_method
+from ld3.searches.registry import SEARCHES
 from ld3.store import sweep
 from ld3.table import Tuned
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from ld3.comparison import Kind
-from ld3.discretizers import HANDMADE, METHODS, PUBLISHED, make_method
-from ld3.discretizers.door import SEARCHES
-from ld3.discretizers.ld3.presets import Teacher
-from ld3.discretizers.starts import GRIDS
 from ld3.errors import SpecError, unknown
+from ld3.learner.presets import Teacher
+from ld3.learner.starts import GRIDS
+from ld3.searches import HANDMADE, METHODS, PUBLISHED, make_method
+from ld3.searches.registry import SEARCHES
 from ld3.solvers import Solver, make_solver
 from ld3.spec import Count, Dtype, validated, words_of
 

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from ld3 import zoo
-from ld3.bootstrap import Interval, Weights, jackknife, mean, ratio, wins
 from ld3.compare.cells import KEYS, Cell, Found, Ground, needs_of
 from ld3.compare.spec import CompareSpec, kind_of, title
 from ld3.comparison import Block, Gain, Metric, Range, Row
-from ld3.discretizers.ld3.presets import Teacher
+from ld3.learner.presets import Teacher
+from ld3.metrics.bootstrap import Interval, Weights, jackknife, mean, ratio, wins
 from ld3.solvers import Solver, make_solver
 
 CURVE = 200  # points kept of a learning curve

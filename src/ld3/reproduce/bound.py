@@ -7,20 +7,20 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from ld3.discretizers import METHODS, make_grid
 from ld3.errors import SpecError
 from ld3.grids import knots
-from ld3.loading import load_model
 from ld3.metrics.bound import MAX_EXACT, Bound, Map, random_bounds, true_bound
 from ld3.models import Model, bind_network
 from ld3.reproduce.ahead import Asked, learn_all
 from ld3.reproduce.kept import kept
 from ld3.reproduce.result import Line, Made, Panel, Row, Table, Value
 from ld3.reproduce.stage import Stage
+from ld3.searches import METHODS, make_grid
 from ld3.seeds import noise
 from ld3.solvers import make_solver
 from ld3.table import Table as SolverTable
 from ld3.table import compile_table
+from ld3.zoo.loading import load_model
 
 FIRST_SEED = 5_000_000_000  # away from those of learning and of scores
 

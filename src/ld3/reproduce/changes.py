@@ -11,13 +11,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from ld3.compare.spec import steps_of
-from ld3.discretizers import make_grid
 from ld3.plan import Plan
 from ld3.reproduce.ahead import Asked, learn_all, narrowed
 from ld3.reproduce.grid import known_columns, line_of
 from ld3.reproduce.result import Made, Panel, Row, Table, Value
 from ld3.reproduce.spec import merged
 from ld3.reproduce.stage import LABELS, Judge, Stage, better, titled
+from ld3.searches import make_grid
 from ld3.solvers import make_solver
 from ld3.table import Tuned
 

@@ -8,17 +8,17 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from ld3.discretizers import make_grid
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, knots
-from ld3.loading import load_model
 from ld3.models import Model, bind
 from ld3.reproduce.ahead import Asked, learn_all
 from ld3.reproduce.result import Line, Made, Panel, Row, Table, Value
 from ld3.reproduce.stage import Stage
 from ld3.sampling import integrate, trajectory
+from ld3.searches import make_grid
 from ld3.seeds import noise
 from ld3.solvers import Solver, make_solver
+from ld3.zoo.loading import load_model
 
 FIRST_SEED = 6_000_000_000
 FINE = 200  # steps of the paths that stand for the exact ones

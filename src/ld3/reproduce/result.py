@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ld3.bootstrap import Interval
 from ld3.errors import StoreError
+from ld3.metrics.bootstrap import Interval
 from ld3.store import read_json
 
 Number = Annotated[float, Field(allow_inf_nan=False)]

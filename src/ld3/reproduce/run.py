@@ -12,7 +12,6 @@ from pydantic import BaseModel
 
 from ld3 import __version__
 from ld3.errors import unknown
-from ld3.loading import check_device
 from ld3.pictures import plots
 from ld3.reproduce.bound import BoundWords, run_bound
 from ld3.reproduce.changes import ChangesWords, run_changes
@@ -28,6 +27,7 @@ from ld3.runs import Interrupted
 from ld3.scores import Tell, silent
 from ld3.spec import validated
 from ld3.store import write_bytes, write_json
+from ld3.zoo.loading import check_device
 
 
 @dataclass(frozen=True)

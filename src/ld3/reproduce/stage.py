@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ld3 import zoo
-from ld3.bootstrap import Weights, jackknife, mean
 from ld3.compare.cells import KEYS, Cell, Ground, held_of
 from ld3.compare.full import Bench, full_of
 from ld3.compare.spec import CompareSpec
 from ld3.compare.summary import Values
+from ld3.metrics.bootstrap import Weights, jackknife, mean
 from ld3.reproduce.result import Value
 from ld3.scores import Tell
 from ld3.solvers import Solver

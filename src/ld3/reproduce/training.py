@@ -9,18 +9,18 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from ld3.compare.spec import read_solver, title
-from ld3.discretizers import make_grid
-from ld3.discretizers.ld3.learn import begin, learn
-from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem, roughness
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
+from ld3.learner.learn import begin, learn
 from ld3.plan import Plan
+from ld3.problem import ROUGH, SECANT, Problem, roughness
 from ld3.reproduce.grid import known_columns
 from ld3.reproduce.kept import kept
 from ld3.reproduce.result import Line, Made, Panel, Row, Table, Value
 from ld3.reproduce.stage import LABELS, Judge, Stage
 from ld3.runs import Job, jobs, pairs_for
 from ld3.scores import Tell
+from ld3.searches import make_grid
 from ld3.spec import RunSpec
 from ld3.table import Tuned
 

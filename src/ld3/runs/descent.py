@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ld3.discretizers.ld3.learn import (
+from ld3.errors import Ld3Error, SpecError, StoreError
+from ld3.learner.learn import (
     Progress,
     State,
     begin_with,
     finished,
     learn_all,
 )  # fmt: skip
-from ld3.discretizers.ld3.student import Problem
-from ld3.discretizers.ld3.tuning import Numbers, Tuning
-from ld3.errors import Ld3Error, SpecError, StoreError
+from ld3.parameters import Numbers, Tuning
 from ld3.plan import Plan
+from ld3.problem import Problem
 from ld3.runs.jobs import Job
 from ld3.scores import Tell
 from ld3.store import read_tensors, write_bytes, write_tensors

@@ -6,16 +6,16 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ld3 import zoo
-from ld3.discretizers import BUMPS, HANDMADE, METHODS, make_grid
-from ld3.discretizers.ld3.presets import Teacher
-from ld3.discretizers.starts import GRIDS
 from ld3.errors import StoreError
 from ld3.grids import knots
+from ld3.learner.presets import Teacher
+from ld3.learner.starts import GRIDS
 from ld3.metrics import Moments, frechet_distance
 from ld3.runs.jobs import HELD, Job, pairs_for
 from ld3.runs.kept import file_of, measure_of, remembered
 from ld3.runs.starts import Starts
 from ld3.scores import ACCURATE, ACCURATE_JUDGED, Scores, Tell, judged, sampler, score
+from ld3.searches import BUMPS, HANDMADE, METHODS, make_grid
 from ld3.solvers import make_solver
 from ld3.store import read_tensors, write_tensors
 from ld3.table import Table, Tuned, compile_table

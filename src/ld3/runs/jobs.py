@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from ld3 import __version__, zoo
-from ld3.discretizers import make_grid
-from ld3.discretizers.ld3.presets import Preset, Teacher, make_preset, without_gradients
 from ld3.distances import Distance
 from ld3.errors import SpecError
-from ld3.loading import Loaded, load_model, make_distance, of_model
+from ld3.learner.presets import Preset, Teacher, make_preset, without_gradients
 from ld3.models import Model
 from ld3.scores import Tell
+from ld3.searches import make_grid
 from ld3.solvers import Solver, make_solver
 from ld3.spec import RunSpec
 from ld3.store import digest
 from ld3.teacher import Pairs, teach
+from ld3.zoo.loading import Loaded, load_model, make_distance, of_model
 
 VALID, HELD = 1_000_000_000, 2_000_000_000  # where seeds begin
 

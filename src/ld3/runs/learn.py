@@ -4,20 +4,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ld3.discretizers import METHODS
-from ld3.discretizers.ld3.learn import (
+from ld3.errors import PlanError
+from ld3.learner.learn import (
     tuning_of,
 )  # fmt: skip
-from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem
-from ld3.errors import PlanError
 from ld3.models import Model
 from ld3.plan import Plan
+from ld3.problem import ROUGH, SECANT, Problem
 from ld3.runs.descent import SO_FAR, Course, Interrupted, descend, word_of
 from ld3.runs.held_out import best_of, held_out_scores
 from ld3.runs.jobs import Job, jobs, pairs_for
 from ld3.runs.plans import plan_of, with_rounding
 from ld3.runs.starts import find_starts, start_of
 from ld3.scores import Scores, Tell, silent
+from ld3.searches import METHODS
 from ld3.spec import RunSpec
 from ld3.store import sweep
 

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from ld3 import __version__, zoo
-from ld3.discretizers.ld3.learn import (
+from ld3.learner.learn import (
     Progress,
 )  # fmt: skip
-from ld3.discretizers.ld3.presets import Preset
-from ld3.discretizers.ld3.student import Problem
+from ld3.learner.presets import Preset
 from ld3.plan import ModelPart, Plan, SolverPart
+from ld3.problem import Problem
 from ld3.runs.jobs import HELD, Job
 from ld3.runs.starts import Starts
 from ld3.schedules import schedule_to_json

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from ld3.errors import SpecError
-from ld3.loading import load_model
 from ld3.models import bind_network, prior
 from ld3.plan import Plan
 from ld3.scores import BATCH
 from ld3.spec import DTYPES
+from ld3.zoo.loading import load_model
 
 
 def run_sample(

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ld3.discretizers import METHODS
-from ld3.discretizers.starts import GRIDS
+from ld3.learner.starts import GRIDS
 from ld3.models import Model
 from ld3.plan import Plan
 from ld3.runs.held_out import best_of, distances, known_table
 from ld3.runs.jobs import Job, jobs
 from ld3.scores import Scores, Tell, silent
+from ld3.searches import METHODS
 from ld3.spec import RunSpec
 
 KEPT = (  # of the words a plan was learned by

@@ -4,15 +4,15 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ld3.discretizers import make_grid
-from ld3.discretizers.ld3.student import Problem, Student, roughness
-from ld3.discretizers.ld3.tuning import tuned_table
-from ld3.discretizers.starts import SCREEN, TRIED, finalists, ranked
 from ld3.errors import StoreError
+from ld3.learner.starts import SCREEN, TRIED, finalists, ranked
+from ld3.parameters import tuned_table
 from ld3.plan import Plan
+from ld3.problem import Problem, Student, roughness
 from ld3.runs.jobs import Job
 from ld3.runs.kept import measure_of, remembered
 from ld3.scores import Tell
+from ld3.searches import make_grid
 from ld3.store import read_json, write_json
 from ld3.table import Tuned
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from ld3.discretizers.ld3.student import Problem
+from ld3.problem import Problem
 from ld3.table import Tuned
 
 Need = Literal["model", "pairs", "solver"]

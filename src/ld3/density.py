@@ -16,11 +16,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ld3.discretizers.bump import FLOOR, POINTS
 from ld3.grids import TimeGrid
 from ld3.schedules import Schedule
 
+FLOOR = 0.05
+POINTS = 4001  # of the table of the distribution
+TRIED = tuple((centre, width) for centre in (-1.0, 0.0, 1.0) for width in (2.0, 3.5))
 DENSITY, SHIFTS = 8, 5  # knots
+
+
+def shares(first: float, last: float, centre: float, width: float) -> tuple[Tensor, Tensor]:
+    """lam from first to last, and the share of a bump's steps before it, 0 to 1; (P,) each."""
+    lam = torch.linspace(first, last, POINTS, dtype=torch.float64, device="cpu")
+    density = FLOOR + torch.exp(-((lam - centre) ** 2) / (2 * width**2))
+    share = torch.cumulative_trapezoid(density, lam)
+    return lam, torch.cat([torch.zeros_like(share[:1]), share / share[-1]])
+
+
+def looked_up(at: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    """The values at these keys (both (P,), keys rising), linear in between."""
+    above = torch.searchsorted(keys, at).clamp(1, len(keys) - 1)
+    part = (at - keys[above - 1]) / (keys[above] - keys[above - 1])
+    return torch.lerp(values[above - 1], values[above], part)
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ The recipe is that of a preset; the pairs are those of the problem, whatever the
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from ld3.discretizers import make_grid
-from ld3.discretizers.contract import Found, Need, Tell
-from ld3.discretizers.fine import is_latent
-from ld3.discretizers.ld3.learn import Recipe, begin, learn
-from ld3.discretizers.ld3.presets import make_preset
-from ld3.discretizers.ld3.student import ROUGH, SECANT, Problem, Student, roughness
-from ld3.discretizers.ld3.tuning import tuned_table
-from ld3.discretizers.starts import finalists, ranked
+from ld3.learner.learn import Recipe, begin, learn
+from ld3.learner.presets import make_preset
+from ld3.learner.starts import finalists, ranked
+from ld3.parameters import tuned_table
+from ld3.problem import ROUGH, SECANT, Problem, Student, roughness
+from ld3.searches import make_grid
+from ld3.searches.protocol import Found, Need, Tell
+from ld3.searches.trajectories import is_latent
 from ld3.table import Tuned
 
 What = Literal["standard", "times", "paper"]

@@ -17,11 +17,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ld3.discretizers.contract import Found, Need, Tell
-from ld3.discretizers.fine import Fine, euler_jump, fine_trajectory, some
-from ld3.discretizers.ld3.student import Problem, take
 from ld3.grids import TimeGrid
 from ld3.models import bind
+from ld3.problem import Problem, take
+from ld3.searches.protocol import Found, Need, Tell
+from ld3.searches.trajectories import Fine, euler_jump, fine_trajectory, some
 from ld3.solvers import Denoise, make_solver
 from ld3.table import Tuned
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 
-from ld3.discretizers import BUMPS, METHODS
+from ld3.searches import BUMPS, METHODS
 
 GRIDS = tuple(name for name in METHODS if not name.startswith("paper-"))
 TRIED = (*GRIDS, *BUMPS)

@@ -27,14 +27,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ld3.discretizers.contract import Found, Need, Tell
-from ld3.discretizers.fine import fine_trajectory, is_latent, some
-from ld3.discretizers.handmade import HANDMADE
-from ld3.discretizers.ld3.student import CHUNK, Problem, chunks, take
-from ld3.discretizers.published import between
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
 from ld3.models import bind
+from ld3.problem import CHUNK, Problem, chunks, take
+from ld3.searches.handmade import HANDMADE
+from ld3.searches.protocol import Found, Need, Tell
+from ld3.searches.published import between
+from ld3.searches.trajectories import fine_trajectory, is_latent, some
 from ld3.solvers import make_solver
 from ld3.table import Tuned
 

@@ -11,29 +11,12 @@ tried by forward passes only, hold a start that is hard to beat by any fixed gri
 import torch
 from torch import Tensor
 
-from ld3.discretizers.handmade import Handmade
+from ld3.density import TRIED, looked_up, shares
 from ld3.errors import SpecError
 from ld3.schedules import Schedule
+from ld3.searches.handmade import Handmade
 
-FLOOR = 0.05
-POINTS = 4001  # of the table of the distribution
-TRIED = tuple((centre, width) for centre in (-1.0, 0.0, 1.0) for width in (2.0, 3.5))
 BUMPS = tuple(f"bump:{centre:g}:{width:g}" for centre, width in TRIED)
-
-
-def shares(first: float, last: float, centre: float, width: float) -> tuple[Tensor, Tensor]:
-    """lam from first to last, and the share of a bump's steps before it, 0 to 1; (P,) each."""
-    lam = torch.linspace(first, last, POINTS, dtype=torch.float64, device="cpu")
-    density = FLOOR + torch.exp(-((lam - centre) ** 2) / (2 * width**2))
-    share = torch.cumulative_trapezoid(density, lam)
-    return lam, torch.cat([torch.zeros_like(share[:1]), share / share[-1]])
-
-
-def looked_up(at: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The values at these keys (both (P,), keys rising), linear in between."""
-    above = torch.searchsorted(keys, at).clamp(1, len(keys) - 1)
-    part = (at - keys[above - 1]) / (keys[above] - keys[above - 1])
-    return torch.lerp(values[above - 1], values[above], part)
 
 
 def bump(centre: float, width: float) -> Handmade:

@@ -4,16 +4,16 @@ All methods are given the same problem (model, solver, number of steps, the same
 back a tuned solver with what it cost to find. So a comparison is fair by construction.
 """
 
-from ld3.discretizers import METHODS, make_method
-from ld3.discretizers.ays import AYS
-from ld3.discretizers.contract import Discretizer, Found, Need, Tell
-from ld3.discretizers.ddss import DDSS
-from ld3.discretizers.dmn import DMN
-from ld3.discretizers.gits import GITS
-from ld3.discretizers.ld3.student import Problem
-from ld3.discretizers.learned import LD3
-from ld3.discretizers.oss import OSS
 from ld3.errors import unknown
+from ld3.learner.learned import LD3
+from ld3.problem import Problem
+from ld3.searches import METHODS, make_method
+from ld3.searches.ays import AYS
+from ld3.searches.ddss import DDSS
+from ld3.searches.dmn import DMN
+from ld3.searches.gits import GITS
+from ld3.searches.oss import OSS
+from ld3.searches.protocol import Discretizer, Found, Need, Tell
 from ld3.table import Tuned
 
 __all__ = ["SEARCHES", "Discretizer", "Found", "Need", "Tell", "find"]

@@ -12,8 +12,8 @@ import torch
 
 from ld3 import zoo
 from ld3.distances import DISTANCES, Distance
+from ld3.distances.lpips import load_lpips
 from ld3.errors import ModelError, SpecError, unknown
-from ld3.lpips import load_lpips
 from ld3.models import Model, check_model, fingerprint
 from ld3.options import PipelineOptions
 from ld3.zoo.pipelines import of_pipeline

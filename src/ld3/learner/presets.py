@@ -24,8 +24,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ld3.discretizers.ld3.learn import Recipe
 from ld3.errors import unknown
+from ld3.learner.learn import Recipe
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """Ways to choose the times."""
 
-from ld3.discretizers.bump import BUMPS, bump, read_bump
-from ld3.discretizers.handmade import HANDMADE, Handmade, tangent_law
-from ld3.discretizers.published import PUBLISHED
 from ld3.errors import unknown
 from ld3.grids import TimeGrid
 from ld3.schedules import Schedule
+from ld3.searches.density import BUMPS, bump, read_bump
+from ld3.searches.handmade import HANDMADE, Handmade, tangent_law
+from ld3.searches.published import PUBLISHED
 
 METHODS: dict[str, Handmade] = HANDMADE | PUBLISHED
 

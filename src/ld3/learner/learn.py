@@ -20,14 +20,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ld3.discretizers.ld3.differences import gauss_newton, precondition
-from ld3.discretizers.ld3.forcing import keep_better, moved, radius
-from ld3.discretizers.ld3.optimize import RULES, Memory, adam, clipped
-from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.student import Part, Problem, Task, chunks, evaluations, raised, tasks_of
-from ld3.discretizers.ld3.tuning import GROUPS, Numbers, SolverTuning, Tuning
 from ld3.errors import ModelError, SpecError, StoreError
 from ld3.grids import TimeGrid
+from ld3.learner.differences import gauss_newton, precondition
+from ld3.learner.forcing import keep_better, moved, radius
+from ld3.learner.optimize import RULES, Memory, adam, clipped
+from ld3.parameters import GROUPS, Clock, Numbers, SolverTuning, Tuning
+from ld3.problem import Part, Problem, Task, chunks, evaluations, raised, tasks_of
 from ld3.table import Tuned
 from ld3.teacher import Pairs
 

@@ -22,11 +22,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ld3.discretizers.contract import Found, Need, Tell
-from ld3.discretizers.fine import Fine, euler_jump, fine_trajectory, some
-from ld3.discretizers.ld3.student import CHUNK, Problem, chunks
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
+from ld3.problem import CHUNK, Problem, chunks
+from ld3.searches.protocol import Found, Need, Tell
+from ld3.searches.trajectories import Fine, euler_jump, fine_trajectory, some
 from ld3.solvers import make_solver
 from ld3.table import Tuned
 

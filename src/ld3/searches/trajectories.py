@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ld3.discretizers.handmade import HANDMADE
-from ld3.discretizers.ld3.student import Problem, take
 from ld3.grids import TimeGrid, knots
 from ld3.models import bind
+from ld3.problem import Problem, take
 from ld3.sampling import trajectory
+from ld3.searches.handmade import HANDMADE
 from ld3.solvers import Solver
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ld3.discretizers.ld3.student import Task
-from ld3.discretizers.ld3.tuning import Numbers, Tuning
+from ld3.parameters import Numbers, Tuning
+from ld3.problem import Task
 from ld3.table import Table
 
 GROUP = 4  # samples at a time

@@ -25,15 +25,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from ld3.discretizers.contract import Found, Need, Tell
-from ld3.discretizers.fine import is_latent
-from ld3.discretizers.handmade import HANDMADE
-from ld3.discretizers.ld3.optimize import Memory, adam
-from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.student import Problem
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, phi_functions
+from ld3.learner.optimize import Memory, adam
+from ld3.parameters import Clock
+from ld3.problem import Problem
 from ld3.schedules import Schedule
+from ld3.searches.handmade import HANDMADE
+from ld3.searches.protocol import Found, Need, Tell
+from ld3.searches.trajectories import is_latent
 from ld3.solvers.base import moment_weights
 from ld3.table import Tuned
 

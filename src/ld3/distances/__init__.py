@@ -7,7 +7,7 @@ The computation is done in float32 or wider, whatever the dtype of the inputs.
 
 ``l1``, ``l2`` and ``pseudo_huber`` compare values and take any sample shape ``S``; all three are
 normalised by the number of values ``n = prod(S)``, so they do not grow with the resolution.
-``FeatureDistance`` compares feature maps; :func:`ld3.lpips.load_lpips` builds LPIPS from it.
+``FeatureDistance`` compares feature maps; :func:`.lpips.load_lpips` builds LPIPS from it.
 """
 
 from collections.abc import Callable, Sequence

@@ -21,14 +21,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ld3.discretizers.contract import Found, Need, Tell
-from ld3.discretizers.handmade import HANDMADE
-from ld3.discretizers.ld3.optimize import Memory, adam
-from ld3.discretizers.ld3.parametrize import Clock
-from ld3.discretizers.ld3.student import Problem, Student
-from ld3.discretizers.ld3.tuning import SolverTuning
 from ld3.distances import Distance, FeatureDistance
 from ld3.errors import ModelError
+from ld3.learner.optimize import Memory, adam
+from ld3.parameters import Clock, SolverTuning
+from ld3.problem import Problem, Student
+from ld3.searches.handmade import HANDMADE
+from ld3.searches.protocol import Found, Need, Tell
 from ld3.table import Tuned
 
 
