@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ld3.models import Model as Model
     from ld3.models import bind as bind
     from ld3.models import bind_network as bind_network
-    from ld3.models import check_model as check_model
+    from ld3.model_checks import check_model as check_model
     from ld3.models import count_calls as count_calls
     from ld3.models import prior as prior
     from ld3.plan import Plan as Plan
@@ -56,8 +56,9 @@ _HOME = {
         "grids": ("Knots", "TimeGrid", "knots"),
         "sampling": ("integrate", "trajectory"),
         "models": (
-            "FunctionModel", "Model", "bind", "bind_network", "check_model", "count_calls", "prior",
+            "FunctionModel", "Model", "bind", "bind_network", "count_calls", "prior",
         ),
+        "model_checks": ("check_model",),
         "plan": ("Plan",),
         "runs": ("run_learn", "run_sample", "run_score"),
         "seeds": ("noise",),

@@ -28,6 +28,7 @@ from diffusers.schedulers.scheduling_utils import (
 from torch import Tensor
 
 from ld3.errors import PlanError
+from ld3.interpolate import guess
 from ld3.plan import Plan
 from ld3.predictions import Prediction, from_x0, to_x0
 from ld3.schedules import EDM, Discrete, Flow, Schedule, in_network_units
@@ -226,10 +227,10 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         learned = [(plan, nfe) for plan in self._plans for nfe in plan.counts]
         if families:
             how = "taken from the family outside of its range"
-            guess = families[0].at(count)
+            other = families[0].at(count)
         else:
             source, nfe = min(learned, key=lambda pair: (abs(pair[1] - count), -pair[1]))
-            guess = source.at(nfe).guess(count)
+            other = guess(source.at(nfe), count)
             how = f"guessed from the plan of {nfe}, without its corrections"
         known = ", ".join(str(nfe) for _, nfe in learned)
         warnings.warn(
@@ -237,7 +238,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             f"are {how}. Expect less; learn a family with --nfe 4-10 for all",
             stacklevel=3,
         )
-        return guess
+        return other
 
     def _network_side(
         self, run: Increments

@@ -9,10 +9,10 @@ One guided evaluation counts as one network evaluation (NFE), although it runs t
 batches.
 """
 
-import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -39,6 +39,12 @@ class Model(Protocol):
     def shape(self) -> tuple[int, ...]: ...  # of one x, without the batch
     @property
     def dtype(self) -> torch.dtype | None: ...  # of the network; None: takes any
+    @property
+    def exact_time(self) -> bool: ...  # t is passed on in float64, because the model scales it
+    @property
+    def digest(self) -> str | None: ...  # a short name of the weights for plans; None: measured
+    @property
+    def identity(self) -> str | None: ...  # of weights, conditions and decoder; None: measured
 
     def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
         """The raw output at x (B, *shape) and time t ()."""
@@ -57,21 +63,26 @@ class Model(Protocol):
         ...
 
 
-class Unconditional:
-    """The part of a model that has neither conditions nor a decoder."""
+class ModelDefaults:
+    """What a model has unless it says otherwise: inherit from it and write the rest of
+    :class:`Model`, at least `schedule`, `prediction`, `shape`, `dtype` and `forward`."""
+
+    exact_time: ClassVar[bool] = False
+    digest: ClassVar[str | None] = None
+    identity: ClassVar[str | None] = None
 
     def conditions(self, seeds: Sequence[int]) -> Cond:
         return None
 
     def null(self, cond: Cond) -> Cond:
-        raise ModelError("guidance: got a model without a null condition, wanted guidance 1")
+        raise ModelError("guidance: got a model without a null condition, expected guidance 1")
 
     def decode(self, x: Tensor) -> Tensor:
         return x
 
 
 @dataclass(frozen=True)
-class FunctionModel(Unconditional):
+class FunctionModel(ModelDefaults):
     """A model made of functions: the short way to bring a network of your own.
 
     `function(x, t, cond)` is the network; the rest has the meaning it has in :class:`Model`.
@@ -127,14 +138,14 @@ def bind_network(
         return torch.lerp(without, with_cond, guidance)
 
     def network(x: Tensor, t: Tensor) -> Tensor:
-        inner, told = _to_network(model, x, t)
+        inner, told = to_network(model, x, t)
         if checkpoint and torch.is_grad_enabled():
             out: Tensor = rematerialise(
                 guided, inner, told, use_reentrant=False, preserve_rng_state=False
             )
         else:
             out = guided(inner, told)
-        _check_output(out, x)
+        check_output(out, x)
         return out.to(x.dtype)
 
     return network
@@ -186,79 +197,23 @@ def prior(model: Model, seeds: Sequence[int], device: torch.device | str = "cpu"
     return model.schedule.prior_std * noise(seeds, model.shape, dtype, device)
 
 
-def check_model(model: Model, *, learn: bool = True, device: torch.device | str = "cpu") -> None:
-    """One dry evaluation at the door: shape, dtype, finite, and that a gradient reaches the time.
-
-    Raises :class:`ModelError` with one line. `learn=False` leaves the gradient out, for models that
-    only sample.
-    """
-    if model.prediction not in PREDICTIONS:
-        raise ModelError(
-            f"model: got prediction {model.prediction!r}, wanted one of {', '.join(PREDICTIONS)}"
-        )
-    x = prior(model, [0, 1], device)
-    ends = torch.tensor(
-        [model.schedule.t_min, model.schedule.t_max], dtype=torch.float64, device="cpu"
-    )
-    middle = model.schedule.time_at(model.schedule.lam(ends).mean())
-    inner, told = _to_network(model, x, middle)
-    told.requires_grad_(learn)
-    with torch.set_grad_enabled(learn):
-        out = model.forward(inner, told, model.conditions([0, 1]))
-    _check_output(out, x)
-    if not bool(torch.isfinite(out).all()):
-        raise ModelError(
-            f"model: got NaN or infinite values at t = {middle:.4g}, wanted finite; check the "
-            "weights, the scale of x and the dtype"
-        )
-    if not learn:
-        return
-    slope = None
-    if out.requires_grad:
-        probe = (out * noise([2, 3], model.shape, out.dtype, device)).sum()
-        slope = torch.autograd.grad(probe, told, allow_unused=True)[0]
-    if slope is None or bool(slope == 0):
-        raise ModelError(
-            "model: got no gradient from the network's output to its time, wanted one; do not "
-            "round the time, look it up in a table by index or run the network under no_grad"
-        )
-    if not bool(torch.isfinite(slope)):
-        raise ModelError(
-            f"model: got a gradient in the time that is not finite at t = {middle:.4g}, "
-            "wanted finite"
-        )
-
-
 @torch.no_grad()
-def fingerprint(model: Model, device: torch.device | str = "cpu") -> str:
-    """A name for the weights of a model that does not tell: what it answers, to three digits.
-
-    Coarse enough to be the same on another machine, fine enough to notice other weights.
-    """
-    x = prior(model, [0, 1], device)
-    ends = torch.tensor(
-        [model.schedule.t_max, model.schedule.t_min], dtype=torch.float64, device="cpu"
-    )
-    first, last = model.schedule.lam(ends)
-    answers = []
-    for share in (0.3, 0.5, 0.7):
-        t = model.schedule.time_at(torch.lerp(first, last, share))
-        inner, told = _to_network(model, x * (1 - share), t)
-        out = model.forward(inner, told, model.conditions([0, 1])).double()
-        answers += [f"{out.square().mean().sqrt():.3g}", f"{(out * x).mean():.3g}"]
-    return hashlib.sha256(" ".join(answers).encode()).hexdigest()[:16]
+def is_latent(model: Model, device: torch.device | str = "cpu") -> bool:
+    """Whether samples are not x itself but decoded from it."""
+    x = torch.linspace(-1, 1, math.prod(model.shape), device=device).view(1, *model.shape)
+    return not torch.equal(model.decode(x), x)
 
 
-def _to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+def to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """x in the network's dtype, t beside it in at least float32; as it is, in float64, for a model
     that says `exact_time`, because it turns t into something larger first."""
     inner = x if model.dtype is None else x.to(model.dtype)
-    if getattr(model, "exact_time", False):
+    if model.exact_time:
         return inner, t
     return inner, t.to(x.device, torch.promote_types(inner.dtype, torch.float32))
 
 
-def _check_output(out: Tensor, x: Tensor) -> None:
+def check_output(out: Tensor, x: Tensor) -> None:
     if out.shape != x.shape:
         raise ModelError(
             f"model: got an output of shape {tuple(out.shape)} for x of shape {tuple(x.shape)}, "

@@ -1,13 +1,14 @@
 """A plan: what is learned, stored and used. A solver, its times, and for which model.
 
-`plan.json` is for people and programs: times and network times in full precision, what was added to
-the solver's weights if that was learned too (row n of `corrections` goes to x_T and the first n
-data estimates, see :mod:`ld3.table`), the noise schedule, the model it was learned for, how it was
-learned and how well it did. Reading one checks everything; using one with another model is refused
+`plan.json` is for people and programs: times and network times in full precision, the learned
+corrections of the solver's weights (row n of `corrections` goes to x_T and the first n data
+estimates, see :mod:`ld3.table`), the noise schedule, the model it was learned for, how it was
+learned and how well it did. Reading one checks everything. Using one with another model is refused
 with the reason unless it is forced.
 """
 
-import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,15 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serial
 from torch import Tensor
 
 from ld3.density import DENSITY, SHIFTS, TRIED, Warp, looked_up, shares
-from ld3.errors import Ld3Error, PlanError
+from ld3.errors import Ld3Error, PlanError, SpecError
 from ld3.grids import Knots, TimeGrid, knots
-from ld3.models import Model
+from ld3.model_checks import fingerprint
+from ld3.models import Cond, Model
 from ld3.options import PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
 from ld3.solvers import Solver, make_solver
 from ld3.store import read_json, write_json
-from ld3.table import Increments, Table, Tuned, compile_table
+from ld3.table import Increments, Table, TunedSolver
+from ld3.teacher import sample_table
 
 MAX_STEPS = 1000
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -40,9 +43,19 @@ class _Part(BaseModel):
 
 
 class SolverPart(_Part):
+    """A solver by name; one that is not in the registry brings the whole table of the plan."""
+
     name: Text
     order: int
     variant: Text = ""
+    table: "TablePart | None" = None
+
+
+class TablePart(_Part):
+    """A whole table in x0 form."""
+
+    rows: Annotated[list[Row], Field(min_length=1, max_length=2 * MAX_STEPS)]  # 1..M
+    net_times: Annotated[list[Number], Field(min_length=1, max_length=2 * MAX_STEPS)]
 
 
 class ModelPart(_Part):
@@ -80,6 +93,54 @@ class FamilyPart(_Part):
     shifts: Annotated[list[Knot], Field(min_length=2 * SHIFTS, max_length=2 * SHIFTS)]
 
 
+class Scores(_Part):
+    """One solver on held-out noise, means over samples."""
+
+    distance: Number  # to the teacher, in the distance that was learned with
+    to_teacher: Number  # root mean square error
+    to_accurate: Number  # root mean square error to the reference solution
+    frechet: Number | None = None  # to real images
+    frechet_accurate: Number | None = None  # to the reference solution from the same noise
+
+
+class FamilyScores(_Part):
+    """One number of evaluations of a family on held-out noise, by the distance to the teacher."""
+
+    nfe: int
+    best_grid: Text  # the best known grid, picked on the same noise
+    known: Number
+    family: Number
+    refined: Number | None = None
+
+
+class StartsPart(_Part):
+    """Which grids learning began with, and how they did on the validation pairs."""
+
+    chosen: list[Text] = []
+    losses: dict[Text, Number] = {}
+    roughness: Number = 0.0
+    evaluations: int = 0
+
+
+class Provenance(_Part):
+    """How a plan was learned. What other versions wrote besides is left out."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+    spec: dict[str, Any] = {}
+    preset: dict[str, Any] = {}
+    reference: dict[str, Any] = {}  # the solution that `to_accurate` compares with
+    starts: StartsPart = StartsPart()
+    start: Text = ""  # the one that ended best
+    secant: Number = 0.0  # slopes in time are secants of this half-width in lam; 0: exact
+    evaluations: Annotated[int, Field(ge=0)] = 0  # on one sample, a backward pass as two
+    teacher_evaluations: Annotated[int, Field(ge=0)] = 0
+    skipped: Annotated[int, Field(ge=0)] = 0  # batches whose loss was not finite
+    validation: Number | None = None
+    rounding: dict[Text, Number] = {}  # RMS error of rounding network times, by kind
+    versions: dict[Text, Text] = {}
+
+
 class Plan(_Part):
     """Solver + times + for which model."""
 
@@ -93,8 +154,8 @@ class Plan(_Part):
     members: Annotated[list[Member], Field(max_length=100)] = []
     schedule: dict[str, Any]
     model: ModelPart
-    learned: dict[str, Any] = {}
-    scores: dict[str, Any] = {}
+    learned: Provenance = Provenance()
+    scores: dict[Text, Scores | FamilyScores] = {}
 
     @classmethod
     def load(cls, path: Path | str) -> "Plan":
@@ -112,9 +173,11 @@ class Plan(_Part):
             raise PlanError(f"{name}: {where}: {first['msg']}") from None
         if plan.family is not None and plan.family.low > plan.family.high:
             raise PlanError(f"{name}: family: got low {plan.family.low} above {plan.family.high}")
+        if plan.solver.table is not None and (plan.family is not None or plan.members):
+            raise PlanError(f"{name}: a solver with its own table is for one number of evaluations")
         _check_numbers(plan, name)
         for member in plan.members:
-            _check_numbers(plan._with(member), f"{name}: member {member.nfe}")
+            _check_numbers(plan.with_member(member), f"{name}: member {member.nfe}")
         return plan
 
     def save(self, path: Path | str) -> None:
@@ -125,7 +188,7 @@ class Plan(_Part):
         """The plan for another number of evaluations, if this one has a family or such a member."""
         for member in self.members:
             if member.nfe == nfe:
-                return self._with(member)
+                return self.with_member(member)
         if nfe == self.nfe:
             return self
         if self.family is None:
@@ -145,7 +208,7 @@ class Plan(_Part):
         )
         grid = warp.grid(density, shifts, nfe // each)
         times, net_times = grid.times.tolist(), grid.net_times.tolist()
-        return self._with(Member(nfe=nfe, times=times, net_times=net_times))
+        return self.with_member(Member(nfe=nfe, times=times, net_times=net_times))
 
     @property
     def counts(self) -> list[int]:
@@ -156,45 +219,8 @@ class Plan(_Part):
             known |= set(range(self.family.low, self.family.high + 1, each))
         return sorted(known)
 
-    def guess(self, nfe: int) -> "Plan":
-        """A plan for a number of evaluations that was not learned, from this one's times.
-
-        The plan is seen as a warp of the :mod:`bump <ld3.searches.density>` nearest to it: its
-        point i of N has a share s(i/N) of that bump's steps before it. With n steps, point i has
-
-            w s(i/n) + (1 - w) i/n,   w = max(0, 1 - |log2(n/N)|),   s linear in between,
-
-        so that half or twice as many steps are a plain bump. What the network is told is shifted by
-        w N/n of the plan's shift there: shorter steps, smaller shifts. Corrections belong to one
-        number of evaluations and are left out.
-        """
-        each = self.make_solver().nfe(1)
-        if nfe < each or nfe % each or nfe > MAX_STEPS:
-            raise PlanError(
-                f"nfe: got {nfe}, wanted a multiple of {each} from {each} to {MAX_STEPS} for "
-                f"{self.solver.name}"
-            )
-        schedule, own, steps = self.noise_schedule, len(self.times) - 1, nfe // each
-        weight = max(0.0, 1 - abs(math.log2(steps / own)))
-        lam, told = schedule.lam(self.grid.times), schedule.lam(self.grid.net_times)
-        first, last = lam[0].item(), lam[-1].item()
-        u, v = (
-            torch.linspace(0, 1, n + 1, dtype=torch.float64, device="cpu") for n in (own, steps)
-        )
-
-        def apart(bump: tuple[Tensor, Tensor]) -> float:
-            return float((looked_up(u, bump[1], bump[0]) - lam).abs().max())
-
-        at, share = min((shares(first, last, *bump) for bump in TRIED), key=apart)
-        warped = torch.lerp(v, looked_up(v, u, looked_up(lam, at, share)), weight)
-        there = looked_up(warped, share, at)
-        shift = weight * own / steps * looked_up(v, u, told - lam)
-        ends = (schedule.t_min, schedule.t_max)
-        times, net_times = (schedule.time_at(x).clamp(*ends) for x in (there, there + shift))
-        times[0], times[-1] = self.times[0], self.times[-1]
-        return self._with(Member(nfe=nfe, times=times.tolist(), net_times=net_times.tolist()))
-
-    def _with(self, member: Member) -> "Plan":
+    def with_member(self, member: Member) -> "Plan":
+        """This plan with the times of a member."""
         return self.model_copy(update={**dict(member), "members": [], "family": None})
 
     @property
@@ -204,18 +230,14 @@ class Plan(_Part):
     @property
     def state_times(self) -> torch.Tensor:
         """The solver's time of every state of its table, (nfe + 1,)."""
-        each = self.make_solver().nfe(1)
+        each = self.nfe_per_step
         return self.grid.times.repeat_interleave(each)[each - 1 :]
 
     @property
-    def tuned(self) -> Tuned:
-        """The times with the corrections."""
-        if self.corrections is None:
-            return Tuned(self.grid)
-        full = torch.zeros(self.nfe, self.nfe + 1, dtype=torch.float64, device="cpu")
-        for n, row in enumerate(self.corrections):
-            full[n, : len(row)] = torch.tensor(row, dtype=torch.float64, device="cpu")
-        return Tuned(self.grid, full)
+    def tuned(self) -> TunedSolver:
+        """The solver on its times, with the corrections."""
+        added = None if self.corrections is None else tensor_of(self.corrections)
+        return TunedSolver(self.make_solver(), self.grid, added)
 
     @property
     def noise_schedule(self) -> Schedule:
@@ -224,30 +246,48 @@ class Plan(_Part):
     def make_solver(self) -> Solver:
         return make_solver(self.solver.name, self.solver.order, self.solver.variant or None)
 
+    @property
+    def nfe_per_step(self) -> int:
+        return self.nfe // (len(self.times) - 1)
+
     def knots(self) -> Knots:
         return knots(self.noise_schedule, self.grid)
 
     def table(self) -> Table:
         """The plan as numbers on the network's own output."""
-        return compile_table(
-            self.make_solver(), self.knots(), self.model.prediction, self.tuned.corrections
-        )
+        return self.table_for(self.noise_schedule, self.model.prediction)
+
+    def table_for(self, schedule: Schedule, prediction: Prediction) -> Table:
+        """The same for the very schedule of a model; differences are those of rounding."""
+        own = self.solver.table
+        if own is None:
+            return self.tuned.table(schedule, prediction)
+        rows, first = tensor_of(own.rows), torch.eye(1, self.nfe + 1, dtype=torch.float64)
+        net_times = torch.tensor(own.net_times, dtype=torch.float64, device="cpu")
+        table = Table(torch.cat([first, rows]), net_times)
+        return table if prediction == "x0" else table.in_outputs(prediction, schedule)
 
     def increments(self) -> Increments:
         """The plan step by step, in the form that loses the fewest digits: x0 for methods that
         extrapolate x0, else the velocity on flows and the noise on all others."""
-        schedule, solver = self.noise_schedule, self.make_solver()
-        table = compile_table(solver, self.knots(), "x0", self.tuned.corrections)
-        if solver.form == "x0":
+        schedule = self.noise_schedule
+        table = self.table_for(schedule, "x0")
+        if self.solver.table is not None or self.make_solver().form == "x0":
             return table.increments("x0", schedule)
         return table.increments("flow" if isinstance(schedule, Flow) else "eps", schedule)
 
-    @staticmethod
-    def rows(tuned: Tuned) -> list[list[float]] | None:
-        """Corrections as a plan holds them."""
-        if tuned.corrections is None:
-            return None
-        return [row[: n + 2].tolist() for n, row in enumerate(tuned.corrections)]
+    def sampler(
+        self, model: Model, *, device: str = "cpu", batch: int = 64, force: bool = False
+    ) -> "Sampler":
+        """A function that draws samples of a model with this plan.
+
+        A model that the plan was not learned for is refused, unless `force` is given.
+        """
+        if not force:
+            own = model.digest if model.digest is not None else fingerprint(model, device)
+            self.check_fits(model, own)
+        table = self.table_for(model.schedule, model.prediction)
+        return Sampler(model, table, self.model.guidance, device, batch)
 
     def check_fits(self, model: Model, digest: str) -> None:
         """Refuse a model that is not the one the plan was learned for."""
@@ -266,19 +306,85 @@ class Plan(_Part):
                 )
 
 
+@dataclass(frozen=True)
+class Sampler:
+    """Draws samples of a model with a compiled plan; made once, called many times."""
+
+    model: Model
+    table: Table
+    guidance: float
+    device: str = "cpu"
+    batch: int = 64  # samples at a time
+
+    def __call__(
+        self, seeds: Sequence[int], cond: Cond = None, *, guidance: float | None = None
+    ) -> Tensor:
+        """Decoded samples (B, *S), one per seed, the same for a seed in any batch.
+
+        `cond` has one row per seed; without it the model's own conditions for these seeds are used.
+        """
+        scale = self.guidance if guidance is None else guidance
+        _check_rows(cond, len(seeds))
+        parts = []
+        for first in range(0, len(seeds), self.batch):
+            part = slice(first, first + self.batch)
+            some = cond
+            if isinstance(cond, Tensor):
+                some = cond[part]
+            elif cond is not None:
+                some = {name: value[part] for name, value in cond.items()}
+            parts.append(
+                sample_table(
+                    self.model, self.table, seeds[part], guidance=scale, device=self.device,
+                    cond=some,
+                )  # fmt: skip
+            )
+        return torch.cat(parts)
+
+
+def _check_rows(cond: Cond, count: int) -> None:
+    rows = [cond] if isinstance(cond, Tensor) else list((cond or {}).values())
+    for value in rows:
+        if len(value) != count:
+            raise SpecError(f"cond: got {len(value)} rows for {count} seeds, expected one per seed")
+
+
+def rows_of(full: Tensor | None) -> list[list[float]] | None:
+    """A lower triangular (M, M+1) as a plan holds it."""
+    return None if full is None else [row[: n + 2].tolist() for n, row in enumerate(full)]
+
+
+def tensor_of(rows: Sequence[Sequence[float]]) -> Tensor:
+    """The inverse of :func:`rows_of`."""
+    full = torch.zeros(len(rows), len(rows) + 1, dtype=torch.float64, device="cpu")
+    for n, row in enumerate(rows):
+        full[n, : len(row)] = torch.tensor(row, dtype=torch.float64, device="cpu")
+    return full
+
+
 def _check_numbers(plan: Plan, name: str) -> None:
-    """Times inside the range, as many as the solver takes, corrections to match."""
+    """Times inside the range, as many as the solver takes, and tables to match."""
     try:
         grid = plan.grid.checked(plan.noise_schedule)
-        wanted = plan.make_solver().nfe(grid.steps)
+        own = plan.solver.table
+        wanted = plan.make_solver().nfe(grid.steps) if own is None else len(own.net_times)
     except Ld3Error as error:
         raise PlanError(f"{name}: {error}") from None
-    if plan.nfe != wanted:
-        raise PlanError(f"{name}: got nfe {plan.nfe}, wanted {wanted} for {grid.steps} steps")
-    if plan.corrections is not None:
-        lengths = [len(row) for row in plan.corrections]
-        if lengths != list(range(2, wanted + 2)):
+    if plan.nfe != wanted or wanted % grid.steps:
+        raise PlanError(f"{name}: got nfe {plan.nfe}, expected {wanted} for {grid.steps} steps")
+    if own is not None and plan.corrections is not None:
+        raise PlanError(f"{name}: got corrections beside a table of its own, expected one of them")
+    for what, rows in (
+        ("corrections", plan.corrections),
+        ("solver.table", None if own is None else own.rows),
+    ):
+        lengths = [len(row) for row in rows or ()]
+        if rows is not None and lengths != list(range(2, wanted + 2)):
             raise PlanError(
-                f"{name}: corrections: got rows of {lengths[:12]} numbers, wanted "
-                f"2, 3, .. {wanted + 1}: one row an evaluation"
+                f"{name}: {what}: got rows of {lengths[:12]} numbers, expected "
+                f"2, 3, .. {wanted + 1}: one row per evaluation"
             )
+    if own is not None:
+        times = plan.noise_schedule
+        if not all(times.t_min <= t <= times.t_max for t in own.net_times):
+            raise PlanError(f"{name}: solver.table: got network times outside of the schedule")

@@ -112,17 +112,19 @@ class VPLinear(_VP):
 
     def __post_init__(self) -> None:
         _check_range("VPLinear", self.t_min, self.t_max, 0.0, math.inf)
-        if not 0 <= self.beta_min < self.beta_max:
-            raise SpecError(f"VPLinear: got beta {self.beta_min} to {self.beta_max}, wanted rising")
+        if not 0 <= self.beta_min <= self.beta_max or self.beta_max == 0:
+            raise SpecError(
+                f"VPLinear: got beta {self.beta_min} to {self.beta_max}, expected constant or rising"
+            )
 
     def log_alpha(self, t: Tensor) -> Tensor:
         return -0.25 * (self.beta_max - self.beta_min) * t**2 - 0.5 * self.beta_min * t
 
     def time_at(self, lam: Tensor) -> Tensor:
-        # the root of a quadratic in t, in the form that does not cancel near t = 0
+        # the root of a quadratic in t, in the form that does not cancel, also if beta is constant
+        loss = -4 * _vp_log_alpha_at(lam)
         slope = self.beta_max - self.beta_min
-        c = -4 * slope * _vp_log_alpha_at(lam)
-        return c / ((torch.sqrt(self.beta_min**2 + c) + self.beta_min) * slope)
+        return loss / (torch.sqrt(self.beta_min**2 + slope * loss) + self.beta_min)
 
 
 @dataclass(frozen=True)
@@ -281,6 +283,95 @@ class Flow:
         return torch.sigmoid(-lam)
 
 
+@dataclass(frozen=True)
+class Tabulated:
+    """A schedule of one's own, written down: t, log alpha and their slopes at points even in lam.
+
+    Between the points both are cubic in lam, which meets a smooth schedule to about h^4 / 400 for
+    points h apart.
+    """
+
+    lam_first: float  # at t_max
+    lam_last: float  # at t_min
+    prior_std: float
+    times: tuple[float, ...]  # falling
+    time_slopes: tuple[float, ...]  # dt/dlam
+    log_alphas: tuple[float, ...]
+    log_alpha_slopes: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        count = len(self.times)
+        columns = (self.time_slopes, self.log_alphas, self.log_alpha_slopes)
+        falling = all(a > b for a, b in pairwise(self.times))
+        if count < 2 or any(len(column) != count for column in columns) or not falling:
+            raise SpecError("Tabulated: expected falling times, and as many slopes and log alphas")
+        if not self.lam_first < self.lam_last or not self.prior_std > 0:
+            raise SpecError("Tabulated: expected lam_first < lam_last and prior_std > 0")
+
+    @classmethod
+    def of(cls, schedule: Schedule, points: int = 1025) -> "Tabulated":
+        """Read off a schedule."""
+        ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
+        first, last = schedule.lam(ends).tolist()
+        even = torch.linspace(first, last, points, dtype=torch.float64, device="cpu")
+        inner = schedule.time_at(even[1:-1]).detach()
+        t = torch.cat([ends[:1], inner, ends[1:]]).requires_grad_()
+        log_alpha = schedule.log_alpha(t)
+        (by_t,) = torch.autograd.grad(schedule.lam(t).sum(), t)
+        slope = torch.zeros_like(t)  # of log alpha in t: none where alpha is constant
+        if log_alpha.requires_grad:
+            (slope,) = torch.autograd.grad(log_alpha.sum(), t)
+        columns = (t.detach(), 1 / by_t, log_alpha.detach(), slope / by_t)
+        return cls(first, last, schedule.prior_std, *(tuple(c.tolist()) for c in columns))
+
+    @property
+    def t_min(self) -> float:
+        return self.times[-1]
+
+    @property
+    def t_max(self) -> float:
+        return self.times[0]
+
+    @cached_property
+    def _columns(self) -> Tensor:  # (4, K)
+        columns = (self.times, self.time_slopes, self.log_alphas, self.log_alpha_slopes)
+        return torch.tensor(columns, dtype=torch.float64, device="cpu")
+
+    def _cubic(self, lam: Tensor, column: int) -> Tensor:
+        """Hermite's cubic through the values and slopes of a column."""
+        values, slopes = self._columns[column : column + 2].to(lam.device)
+        gap = (self.lam_last - self.lam_first) / (len(values) - 1)
+        x = (lam.double() - self.lam_first) / gap
+        i = x.detach().floor().long().clamp(0, len(values) - 2)
+        u, (a, b), (p, q) = x - i, values[torch.stack([i, i + 1])], slopes[torch.stack([i, i + 1])]
+        step, rest = u * u * (3 - 2 * u), u * (1 - u) * gap
+        return (a + step * (b - a) + rest * ((1 - u) * p - u * q)).to(lam.dtype)
+
+    def time_at(self, lam: Tensor) -> Tensor:
+        return self._cubic(lam, 0)
+
+    def lam(self, t: Tensor) -> Tensor:
+        """The inverse by Newton's method from the nearest point, with the inverse's slope."""
+        falling = self._columns[0].to(t.device)
+        near = len(falling) - torch.searchsorted(falling.flip(0), t.detach().double())
+        share = near.clamp(0, len(falling) - 1).double() / (len(falling) - 1)
+        lam = self.lam_first + (self.lam_last - self.lam_first) * share
+        for _ in range(5):
+            with torch.enable_grad():
+                leaf = lam.detach().requires_grad_()
+                there = self.time_at(leaf)
+                (slope,) = torch.autograd.grad(there.sum(), leaf)
+            lam = leaf.detach() + (t.double() - there.detach()) / slope
+        return lam.to(t.dtype)
+
+    def log_alpha(self, t: Tensor) -> Tensor:
+        return self._cubic(self.lam(t), 2)
+
+    def log_sigma(self, t: Tensor) -> Tensor:
+        lam = self.lam(t)
+        return self._cubic(lam, 2) - lam
+
+
 def in_network_units(schedule: Schedule, t: Tensor) -> Tensor:
     """Times as common networks take them: the trained step with its fraction, 1000 t on flows,
     else t."""
@@ -318,8 +409,8 @@ def make_schedule(name: str) -> Schedule:
     return SCHEDULES[name][0]()
 
 
-_KINDS: dict[str, type[EDM | VPLinear | VPCosine | Discrete | Flow]] = {
-    kind.__name__: kind for kind in (EDM, VPLinear, VPCosine, Discrete, Flow)
+_KINDS: dict[str, type[EDM | VPLinear | VPCosine | Discrete | Flow | Tabulated]] = {
+    kind.__name__: kind for kind in (EDM, VPLinear, VPCosine, Discrete, Flow, Tabulated)
 }
 
 
@@ -329,13 +420,13 @@ def _named() -> dict[str, Schedule]:
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """A name where the schedule has one, else its kind and constants."""
+    """A name where the schedule has one, else its kind and constants; one's own as a table."""
     for name, named in _named().items():
         if named == schedule:
             return {"name": name}
     kind = type(schedule).__name__
-    if kind not in _KINDS:
-        raise SpecError(f"schedule: got {kind}, wanted one of {', '.join(_KINDS)} to write it down")
+    if not isinstance(schedule, tuple(_KINDS.values())):
+        return schedule_to_json(Tabulated.of(schedule))
     constants = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(schedule).items()}  # type: ignore[call-overload]
     return {"kind": kind, **constants}
 

@@ -1,19 +1,26 @@
-"""Files: written whole or not at all, read with suspicion.
+"""Files: written whole or not at all, and proved when they are read.
 
-A file is written beside its place under a temporary name, flushed to the disk and renamed, so that
-a reader, or a run that is resumed after being killed, finds the old content or the new and nothing
-in between. Tensors are safetensors, everything else is JSON; nothing is ever unpickled.
+A file is written beside its place under a temporary name, flushed to the disk and renamed. A reader
+then finds the old content or the new and nothing in between, and so does a run that was killed.
+Tensors are safetensors, everything else is JSON; nothing is ever unpickled.
+
+A *proved* file also holds what it belongs to (its key) and the SHA-256 of its content. Reading it
+compares both: a flipped bit, a truncated file or the file of another key gives None, and the caller
+makes the content again.
 """
 
 import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as decode_tensors
 from safetensors.torch import save as encode_tensors
 from torch import Tensor
@@ -21,6 +28,7 @@ from torch import Tensor
 from ld3.errors import StoreError
 
 MAX_JSON = 16 * 2**20  # bytes: a plan has a few thousand
+LEFTOVER = 3600  # seconds after which a temporary file belongs to nobody
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -56,9 +64,7 @@ def write_json(path: Path, content: object) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """As safetensors."""
-    write_bytes(
-        path, encode_tensors({k: v.detach().clone().contiguous() for k, v in tensors.items()})
-    )
+    write_bytes(path, encode_tensors(_contiguous(tensors)))
 
 
 def read_bytes(path: Path) -> bytes:
@@ -75,12 +81,8 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     if size > MAX_JSON:
-        raise StoreError(f"{path}: got {size} bytes, wanted at most {MAX_JSON}")
-    try:
-        return json.loads(read_bytes(path), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:120]
-        raise StoreError(f"{path}: got something that is not JSON ({reason})") from None
+        raise StoreError(f"{path}: got {size} bytes, expected at most {MAX_JSON}")
+    return _parsed(read_bytes(path), path)
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -91,16 +93,85 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise StoreError(f"{path}: not a whole safetensors file ({error})") from None
 
 
-def digest(content: object) -> str:
-    """A short name for anything JSON can hold: equal content, equal name."""
+def write_proved_json(path: Path, key: object, content: object) -> None:
+    """Content with its key and checksum."""
+    write_json(path, {"sha256": checksum(content), "key": key, "content": content})
+
+
+def read_proved_json(path: Path, key: object) -> Any:
+    """The content, or None if there is none that belongs to the key and is whole."""
+    if not path.exists():
+        return None
+    with suppress(StoreError, ValueError):
+        found = _parsed(read_bytes(path), path)
+        if (
+            isinstance(found, dict)
+            and found.get("key") == json.loads(json.dumps(key))
+            and found.get("sha256") == checksum(found.get("content"))
+        ):
+            return found["content"]
+    return None
+
+
+def write_proved_tensors(path: Path, key: object, tensors: Mapping[str, Tensor]) -> None:
+    """Tensors with the digest of their key and their checksum."""
+    plain = _contiguous(tensors)
+    facts = {"key": checksum(key), "sha256": tensor_checksum(plain)}
+    write_bytes(path, encode_tensors(plain, metadata=facts))
+
+
+def read_proved_tensors(path: Path, key: object) -> dict[str, Tensor] | None:
+    """The tensors, or None if there are none that belong to the key and are whole."""
+    if not path.exists():
+        return None
+    with suppress(StoreError, SafetensorError, ValueError, OSError):
+        with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+            facts = file.metadata() or {}
+        tensors = read_tensors(path)
+        if facts == {"key": checksum(key), "sha256": tensor_checksum(tensors)}:
+            return tensors
+    return None
+
+
+def checksum(content: object) -> str:
+    """SHA-256 of anything JSON can hold: equal content, equal checksum."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest(content: object) -> str:
+    """A short name for anything JSON can hold."""
+    return checksum(content)[:16]
+
+
+def tensor_checksum(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, dtypes, shapes and bytes."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def sweep(folder: Path) -> None:
-    """Remove what killed runs left half-written."""
+    """Remove what killed runs left half-written; files of the last hour may still be at work."""
     for leftover in folder.glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
+        with suppress(OSError):
+            if time.time() - leftover.stat().st_mtime > LEFTOVER:
+                leftover.unlink()
+
+
+def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _parsed(content: bytes, path: Path) -> Any:
+    try:
+        return json.loads(content, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0][:120]
+        raise StoreError(f"{path}: got something that is not JSON ({reason})") from None
 
 
 def _no_constant(name: str) -> float:

@@ -1,27 +1,52 @@
 """The teacher: a slow solver whose samples the student learns to reproduce.
 
-`teach` draws x_T from seeds, solves with the teacher and decodes. Targets are kept on disk under a
-name that is a digest of all that determines them (model, guidance, solver, times), in chunks of
-seeds, so that they are made once and shared by all runs.
+A pair is a noise z and the sample Psi(sigma_T z) that the teacher's solver Psi makes of it, decoded.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ld3.errors import StoreError
-from ld3.grids import TimeGrid, knots
+from ld3.errors import ModelError
+from ld3.grids import knots
 from ld3.models import Cond, Model, bind_network
-from ld3.schedules import schedule_to_json
+from ld3.predictions import Prediction
+from ld3.schedules import Schedule
+from ld3.searches import make_grid
 from ld3.seeds import noise
-from ld3.solvers import Solver
-from ld3.store import digest, read_tensors, write_tensors
-from ld3.table import compile_table
+from ld3.solvers import Solver, make_solver
+from ld3.table import Table, compile_table
 
-CHUNK = 32  # seeds a file
+BATCH = 32  # samples at a time
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A solver on a grid, by name; order 0 and variant "" are the solver's own."""
+
+    solver: str = "unipc"
+    order: int = 3
+    variant: str = "bh1"
+    grid: str = "logsnr"
+    steps: int = 20
+
+    def make_solver(self) -> Solver:
+        return make_solver(self.solver, self.order or None, self.variant or None)
+
+    @property
+    def nfe(self) -> int:
+        return self.make_solver().nfe(self.steps)
+
+    @property
+    def title(self) -> str:
+        """Such as `unipc-3, 20 steps on logsnr`."""
+        return f"{self.solver}-{self.make_solver().order}, {self.steps} steps on {self.grid}"
+
+    def table(self, schedule: Schedule, prediction: Prediction) -> Table:
+        grid = make_grid(self.grid, schedule, self.steps)
+        return compile_table(self.make_solver(), knots(schedule, grid), prediction)
 
 
 @dataclass(frozen=True)
@@ -37,63 +62,83 @@ class Pairs:
         return len(self.seeds)
 
 
-def teach(
+def make_pairs(
     model: Model,
-    identity: str,
-    solver: Solver,
-    grid: TimeGrid,
     seeds: Sequence[int],
+    teacher: Teacher = Teacher(),
     *,
     guidance: float = 1.0,
-    folder: Path | None = None,
+    batch: int = BATCH,
     device: torch.device | str = "cpu",
-    progress: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int], None] = lambda count: None,
 ) -> Pairs:
-    """Pairs for these seeds, from the folder where they are there already.
+    """Pairs for these seeds; `progress` gets how many were just made.
 
-    `identity` names the weights; `progress` is told how many pairs were just made ready.
+    A sample that is not finite is a :class:`ModelError`.
     """
-    name = digest(
-        {
-            "model": identity,
-            "schedule": schedule_to_json(model.schedule),
-            "guidance": guidance,
-            "solver": [solver.name, solver.order, solver.variant],
-            "times": grid.times.tolist(),
-            "net_times": grid.net_times.tolist(),
-            "dtype": str(model.dtype),
-        }
-    )
-    table = compile_table(solver, knots(model.schedule, grid), model.prediction)
-    wanted = set(seeds)
-    found: dict[int, Tensor] = {}
-    for first in sorted({seed // CHUNK * CHUNK for seed in seeds}):
-        chunk = range(first, first + CHUNK)
-        file = None if folder is None else folder / f"teacher-{name}" / f"{first}.safetensors"
-        targets = None if file is None else _stored(file)
-        if targets is None:
-            with torch.no_grad():
-                z = noise(chunk, model.shape, device=device)
-                network = bind_network(model, model.conditions(chunk), guidance=guidance)
-                targets = model.decode(table.run(network, model.schedule.prior_std * z))
-            if file is not None:
-                write_tensors(file, {"target": targets})
-        ready = [seed for seed in chunk if seed in wanted]
-        found |= {seed: targets[seed - first] for seed in ready}
-        progress(len(ready))
+    table = teacher.table(model.schedule, model.prediction)
+    targets = []
+    for first in range(0, len(seeds), batch):
+        part = seeds[first : first + batch]
+        targets.append(sample_table(model, table, part, guidance=guidance, device=device))
+        _check_finite(targets[-1], part, model, teacher, guidance)
+        progress(len(part))
     return Pairs(
         tuple(seeds),
         noise(seeds, model.shape, device=device),
         model.conditions(seeds),
-        torch.stack([found[seed] for seed in seeds]).to(device),
+        torch.cat(targets),
     )
 
 
-def _stored(file: Path) -> Tensor | None:
-    """The targets in a file; a file that is broken is made anew."""
-    if not file.exists():
-        return None
-    try:
-        return read_tensors(file).get("target")
-    except StoreError:
-        return None
+@torch.no_grad()
+def sample_table(
+    model: Model,
+    table: Table,
+    seeds: Sequence[int],
+    *,
+    guidance: float = 1.0,
+    device: torch.device | str = "cpu",
+    cond: Cond = None,
+) -> Tensor:
+    """Decoded samples of a table, one per seed, in one batch; `cond` replaces the model's own."""
+    x = model.schedule.prior_std * noise(seeds, model.shape, device=device)
+    cond = model.conditions(seeds) if cond is None else cond
+    return model.decode(table.run(bind_network(model, cond, guidance=guidance), x))
+
+
+def _check_finite(
+    samples: Tensor, seeds: Sequence[int], model: Model, teacher: Teacher, guidance: float
+) -> None:
+    bad = [s for s, x in zip(seeds, samples, strict=True) if not bool(torch.isfinite(x).all())]
+    if not bad:
+        return
+    when = _first_bad_time(model, teacher, bad[:1], guidance, samples.device)
+    raise ModelError(
+        f"teacher: got a sample that is not finite for seed {bad[0]} ({len(bad)} of {len(seeds)} in "
+        f"this batch), {when}, in {model.dtype}; try another --dtype, a smaller --guidance or "
+        "another --teacher-grid; nothing was stored"
+    )
+
+
+@torch.no_grad()
+def _first_bad_time(
+    model: Model,
+    teacher: Teacher,
+    seeds: Sequence[int],
+    guidance: float,
+    device: torch.device | str,
+) -> str:
+    """Where on its way a sample stops being finite."""
+    network = bind_network(model, model.conditions(seeds), guidance=guidance)
+    when: list[float] = []
+
+    def watched(x: Tensor, t: Tensor) -> Tensor:
+        out = network(x, t)
+        if not when and not bool(torch.isfinite(out).all()):
+            when.append(float(t))
+        return out
+
+    table = teacher.table(model.schedule, model.prediction)
+    table.run(watched, model.schedule.prior_std * noise(seeds, model.shape, device=device))
+    return f"first at t = {when[0]:.4g}" if when else "in the decoder or in the last steps"

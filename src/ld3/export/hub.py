@@ -11,14 +11,13 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ld3.errors import SpecError
 from ld3.export import a1111, comfyui, diffusers, kdiffusion, text
 from ld3.export.numbers import clean, decoupled, fixed, level, solver_name, title
 from ld3.export.target import Exported, Wish
 from ld3.pictures import draw_grids
-from ld3.plan import Plan
+from ld3.plan import Plan, Scores
 from ld3.store import read_bytes, write_bytes, write_json
 
 ADDRESS = r"[A-Za-z0-9][\w.-]*/[\w.-]+"
@@ -51,7 +50,10 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
         files.append(out / f"plan-{plan.nfe}.json")
         plan.save(files[-1])
     files.append(out / "report" / "metrics.json")
-    write_json(files[-1], {str(plan.nfe): plan.scores for plan in plans})
+    write_json(files[-1], {
+        str(plan.nfe): {name: score.model_dump() for name, score in plan.scores.items()}
+        for plan in plans
+    })
     pictures = []
     with suppress(SpecError):  # drawn where there is matplotlib
         grids = {f"{plan.nfe} evaluations": plan.grid for plan in plans}
@@ -154,16 +156,14 @@ def scores(plans: Sequence[Plan]) -> Iterator[str]:
 
 def distances(plan: Plan) -> list[tuple[str, float]]:
     """By name, best first."""
-    found = [
-        (name, float(score["distance"]))
-        for name, score in plan.scores.items()
-        if isinstance(score, dict)
-        and isinstance(score.get("distance"), float)
-        and score["distance"] > 0
-    ]
-    row: Any = plan.scores.get(str(plan.nfe))
-    if isinstance(row, dict):
-        found += [(str(k), v) for k, v in row.items() if isinstance(v, float) and v > 0]
+    found: list[tuple[str, float]] = []
+    for name, score in plan.scores.items():
+        if isinstance(score, Scores):
+            found.append((name, score.distance))
+        elif score.nfe == plan.nfe:
+            found += [(score.best_grid, score.known), ("family", score.family)]
+            found += [] if score.refined is None else [("refined", score.refined)]
+    found = [(name, value) for name, value in found if value > 0]
     return sorted(found, key=lambda pair: pair[1])[:8]
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ld3.errors import PlanError
 from ld3.export.check import Spy
+from ld3.interpolate import guess
 from ld3.plan import MAX_STEPS, Plan
 from ld3.predictions import from_x0
 from ld3.schedules import EDM, Flow, in_network_units
@@ -67,7 +68,7 @@ def record(plan: Plan, start: float = 1.0, end: float = 1.0) -> dict[str, Any]:
         "solver": solver_name(plan),
         "form": plan.make_solver().form,
         "nfe": plan.nfe,
-        "per_step": plan.make_solver().nfe(1),
+        "per_step": plan.nfe_per_step,
         "sigmas": level(plan, plan.grid.times).tolist(),
         "told": level(plan, told).tolist(),
         "told_steps": level(plan, plan.grid.net_times[:-1]).tolist(),
@@ -80,16 +81,16 @@ def record(plan: Plan, start: float = 1.0, end: float = 1.0) -> dict[str, Any]:
         "weights": run.weights,
         "start": start,
         "end": end,
-        "others": [level(plan, guess.grid.times).tolist() for guess in _guesses(plan)],
+        "others": [level(plan, other.grid.times).tolist() for other in _guesses(plan)],
     }
 
 
 def _guesses(plan: Plan) -> Iterator[Plan]:
     """For half to twice as many steps."""
-    each, steps = plan.make_solver().nfe(1), len(plan.times) - 1
+    each, steps = plan.nfe_per_step, len(plan.times) - 1
     for other in range(max(1, steps // 2), min(2 * steps, MAX_STEPS // each) + 1):
         if other != steps:
-            yield plan.guess(each * other)
+            yield guess(plan, each * other)
 
 
 def start_from_sigma(plan: Plan) -> float:

@@ -1,121 +1,157 @@
-"""Learning to the end from each start, with the state on disk after every iteration."""
+"""Learning to the end from each start, with the state on disk after every iteration.
+
+A run that was stopped goes on from its last state, to the same bits. Without a folder nothing is
+written.
+"""
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ld3.errors import Ld3Error, SpecError, StoreError
-from ld3.learner.learn import (
-    Progress,
-    State,
-    begin_with,
-    finished,
-    learn_all,
-)  # fmt: skip
-from ld3.parameters import Numbers, Tuning
-from ld3.plan import Plan
-from ld3.problem import Problem
-from ld3.runs.jobs import Job
-from ld3.scores import Tell
-from ld3.store import read_tensors, write_bytes, write_tensors
+from ld3.learner.course import Course
+from ld3.learner.learn import Progress, learn_course
+from ld3.learner.recipes import Recipe
+from ld3.learner.state import State
+from ld3.runs.progress import Interrupted, Report
+from ld3.store import read_proved_tensors, write_bytes, write_proved_tensors
 
 SO_FAR = "plan-so-far.json"
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, with word of what was saved."""
+@dataclass(frozen=True)
+class Descent:
+    """Where and how a run learns."""
+
+    recipe: Recipe
+    seed: int
+    key: Mapping[str, Any]  # what the result depends on: a state of another key does not count
+    folder: Path | None
+    report: Report
+    save_so_far: Callable[[Progress], None]  # called when a run is interrupted
+    tensorboard: bool = False
 
 
 @dataclass(frozen=True)
-class Course:
-    """What is descended on, how a start becomes numbers, and how numbers become a plan."""
+class Reached:
+    """Where learning came to."""
 
-    problems: tuple[Problem, ...]
-    tuning: Tuning
-    numbers: Callable[[str], Numbers]
-    plan: Callable[[Progress], Plan]
+    final: Progress  # of the best start
+    start: str
+    evaluations: int  # of all starts
+    curve: tuple[float, ...]  # training losses from the best start
 
 
-def descend(job: Job, course: Course, starts: Sequence[str], tell: Tell, fresh: bool) -> Progress:
-    """Learn to the end from each start and take what validates best.
+@dataclass
+class _Log:
+    """progress.jsonl: one line per iteration, by start."""
 
-    The state is written after each iteration; a run that was stopped goes on from it. Ctrl-C and
-    errors leave the best plan so far on disk.
-    """
-    recipe, folder, tuning = job.preset.recipe, job.folder, course.tuning
-    log = folder / "progress.jsonl"
-    lines: list[str] = []
-    if log.exists() and not fresh:
-        lines = log.read_text().splitlines()
-    kept = 0
-    ends: list[Progress] = []
-    with ExitStack() as stack:
-        track = stack.enter_context(_tracker(folder, job.spec.tensorboard))
-        for number, name in enumerate(starts):
-            file = folder / f"state-{number}.safetensors"
-            if file.exists() and not fresh:
-                state = State.from_tensors(read_tensors(file))
-            else:
-                state = begin_with(course.problems, recipe, tuning, course.numbers(name))
-                write_tensors(file, state.to_tensors())
-            last = finished(tuning, course.problems[0].steps, state)
-            valid = last.best
-            lines = lines[: kept + state.iteration]
+    file: Path | None
+    lines: dict[str, list[str]] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, folder: Path | None, starts: Sequence[str]) -> "_Log":
+        log = cls(None if folder is None else folder / "progress.jsonl", {n: [] for n in starts})
+        if log.file is not None and log.file.exists():
+            for line in log.file.read_text(errors="replace").splitlines():
+                try:
+                    log.lines[json.loads(line)["start"]].append(line)
+                except (ValueError, KeyError, TypeError):
+                    continue  # a damaged line, or one of another run
+        return log
+
+    def cut(self, start: str, iteration: int) -> None:
+        """Keep the first lines of a start."""
+        self.lines[start] = self.lines[start][:iteration]
+
+    def add(self, start: str, progress: Progress) -> None:
+        line = {
+            "start": start,
+            "iteration": progress.iteration,
+            "loss": progress.loss if math.isfinite(progress.loss or 0.0) else None,
+            "valid": progress.valid,
+            "best": progress.best,
+            "evaluations": progress.state.evaluations,
+        }
+        self.lines[start].append(json.dumps(line))
+        if self.file is not None:
+            every = [line for lines in self.lines.values() for line in lines]
+            write_bytes(self.file, ("\n".join(every) + "\n").encode())
+
+    def losses(self, start: str) -> tuple[float, ...]:
+        found = [json.loads(line)["loss"] for line in self.lines[start]]
+        return tuple(loss for loss in found if loss is not None)
+
+
+def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Reached:
+    """Learn to the end from each start, by name, and take what validates best."""
+    log = _Log.open(descent.folder, list(courses))
+    ends: dict[str, Progress] = {}
+    with _tracker(descent.folder, descent.tensorboard) as track:
+        for number, (name, make) in enumerate(courses.items()):
+            share = f" ({number + 1} of {len(courses)})" * (len(courses) > 1)
+            file = None if descent.folder is None else descent.folder / f"state-{number}.safetensors"
+            key = {"run": dict(descent.key), "start": name}
+            tensors = None if file is None else read_proved_tensors(file, key)
+            state = None if tensors is None else State.from_tensors(tensors)
+            log.cut(name, 0 if state is None else state.iteration)
             try:
-                for last in learn_all(course.problems, recipe, tuning, state, job.spec.seed):
-                    lines.append(json.dumps(_line(name, last)))
-                    write_bytes(log, ("\n".join(lines) + "\n").encode())
-                    write_tensors(file, last.state.to_tensors())
-                    track(len(lines), last)
-                    valid = valid if last.valid is None else last.valid
-                    share = f" ({number + 1} of {len(starts)})" * (len(starts) > 1)
-                    what = f"loss {last.loss:.5f}, valid {valid:.5f}, best {last.best:.5f}{share}"
-                    tell(what, last.iteration, last.total)
+                for last in learn_course(make(), descent.recipe, seed=descent.seed, state=state):
+                    ends[name] = last
+                    if last.loss is None and state is not None:
+                        continue  # where the run was left
+                    if last.loss is not None:
+                        log.add(name, last)
+                        track(len(log.lines[name]), last)
+                    if file is not None:
+                        write_proved_tensors(file, key, last.state.to_tensors())
+                    descent.report(_losses(last) + share, last.iteration, last.total)
             except (KeyboardInterrupt, Ld3Error) as stop:
-                if isinstance(stop, StoreError):
-                    raise  # what cannot be written now is in the last state
-                best = min([*ends, last], key=lambda end: end.best)
-                course.plan(best).save(folder / SO_FAR)
-                if isinstance(stop, Ld3Error):
-                    raise type(stop)(f"{stop}; the best plan so far is {folder / SO_FAR}") from None
-                raise Interrupted(word_of(folder)) from None
-            kept += last.iteration
-            ends.append(last)
-    best = min(ends, key=lambda end: end.best)
-    evaluations = sum(end.state.evaluations for end in ends)
-    return replace(best, state=replace(best.state, evaluations=evaluations))
+                _stopped(descent, list(ends.values()), stop)
+    best = min(ends, key=lambda name: ends[name].best)
+    spent = sum(end.state.evaluations for end in ends.values())
+    return Reached(ends[best], best, spent, log.losses(best))
 
 
-def word_of(folder: Path) -> str:
+def _losses(last: Progress) -> str:
+    valid = last.best if last.valid is None else last.valid
+    loss = math.nan if last.loss is None else last.loss
+    return f"loss {loss:.5f}, valid {valid:.5f}, best {last.best:.5f}"
+
+
+def how_to_go_on(folder: Path | None) -> str:
     """Where the plan of an interrupted run is."""
+    if folder is None:
+        return ""
     return f"the best plan so far is {folder / SO_FAR}; the same command goes on from there"
 
 
-def _line(start: str, progress: Progress) -> dict[str, Any]:
-    return {
-        "start": start,
-        "iteration": progress.iteration,
-        "loss": progress.loss if math.isfinite(progress.loss) else None,
-        "valid": progress.valid,
-        "best": progress.best,
-        "evaluations": progress.state.evaluations,
-    }
+def _stopped(descent: Descent, ends: Sequence[Progress], stop: BaseException) -> None:
+    """Save the best plan so far and say where it is."""
+    if isinstance(stop, StoreError) or descent.folder is None or not ends:
+        raise stop  # what cannot be written now is in the last state
+    descent.save_so_far(min(ends, key=lambda end: end.best))
+    if isinstance(stop, Ld3Error):
+        raise type(stop)(f"{stop}; the best plan so far is {descent.folder / SO_FAR}") from None
+    raise Interrupted(how_to_go_on(descent.folder)) from None
 
 
 @contextmanager
-def _tracker(folder: Path, wanted: bool) -> Iterator[Callable[[int, Progress], None]]:
+def _tracker(folder: Path | None, wanted: bool) -> Iterator[Callable[[int, Progress], None]]:
     """Writes losses for TensorBoard, if wanted."""
-    if not wanted:
+    if not wanted or folder is None:
         yield lambda number, progress: None
         return
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise SpecError("tensorboard: wanted the package; pip install 'ld3[tracking]'") from None
+        raise SpecError(
+            "tensorboard: the package is missing; pip install 'ld3[tracking]'"
+        ) from None
     writer = SummaryWriter(str(folder / "tensorboard"))
 
     def track(number: int, progress: Progress) -> None:

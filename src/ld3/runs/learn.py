@@ -1,29 +1,30 @@
-"""From a spec to a plan: the walk of `ld3 learn`."""
+"""The walk of `ld3 learn`: from a spec to plans, and the same for objects without a folder."""
 
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ld3.errors import PlanError
-from ld3.learner.learn import (
-    tuning_of,
-)  # fmt: skip
+from ld3.distances import Distance
+from ld3.errors import SpecError
+from ld3.learner.recipes import Recipe
 from ld3.models import Model
-from ld3.plan import Plan
-from ld3.problem import ROUGH, SECANT, Problem
-from ld3.runs.descent import SO_FAR, Course, Interrupted, descend, word_of
-from ld3.runs.held_out import best_of, held_out_scores
-from ld3.runs.jobs import Job, jobs, pairs_for
-from ld3.runs.plans import plan_of, with_rounding
-from ld3.runs.starts import find_starts, start_of
-from ld3.scores import Scores, Tell, silent
+from ld3.plan import Plan, Scores
+from ld3.runs.cache import Cache
+from ld3.runs.descent import SO_FAR, how_to_go_on
+from ld3.runs.plans import best_of, held_out_scores, plan_of, with_rounding
+from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.run import Learned, Run, learn_run
+from ld3.runs.session import Session, open_session, reference_for
+from ld3.runs.spec import RunSpec
 from ld3.searches import METHODS
-from ld3.spec import RunSpec
-from ld3.store import sweep
+from ld3.solvers import Solver
+from ld3.store import digest
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnResult:
     """A finished run for one number of evaluations."""
 
     plan: Plan
@@ -37,70 +38,132 @@ class Learned:
 
 
 def run_learn(
-    spec: RunSpec, tell: Tell = silent, fresh: bool = False, model: Model | None = None
-) -> Iterator[Learned]:
-    """Learn a plan for each number of evaluations asked for; unfinished runs are resumed.
+    spec: RunSpec,
+    report: Report = silent,
+    fresh: bool = False,
+    model: Model | None = None,
+    *,
+    solver: Solver | None = None,
+    distance: Distance | None = None,
+) -> Iterator[LearnResult]:
+    """Learn a plan for each number of evaluations; unfinished runs are resumed.
 
-    `model` is a model of one's own, to be used instead of the one that `spec.model` names.
+    `model`, `solver` and `distance` are objects to use instead of the names in the spec. `fresh`
+    begins anew: pairs and scores are made again, too.
     """
-    for job in jobs(spec, spec.nfe, model):
-        yield run_job(job, tell, fresh)
-
-
-def run_job(job: Job, tell: Tell, fresh: bool) -> Learned:
-    steps, spec, preset, folder = job.steps, job.spec, job.preset, job.folder
-    sweep(folder)
-    if (folder / "plan.json").exists() and not fresh:
-        return _finished(folder)
-    train, valid = (
-        pairs_for(job, seeds, what, tell)
-        for what, seeds in (("learning pairs", job.seeds[0]), ("validation pairs", job.seeds[1]))
-    )
-    problem = Problem(
-        job.loaded.model, job.solver, steps, job.distance, train, valid, job.guidances[0]
-    )
-    starts = find_starts(job, problem, tell, fresh)
-    if spec.slope == "secant" or (spec.slope == "auto" and starts.roughness > ROUGH):
-        problem = replace(problem, secant=SECANT)
-    tuning = tuning_of(problem, preset.recipe)
-    course = Course(
-        problems=(problem, *_at_other_guidance(job, problem, tell)),
-        tuning=tuning,
-        numbers=lambda name: tuning.numbers(start_of(name, job)),
-        plan=lambda final: plan_of(job, problem, starts, final, {}),
-    )
-    final = descend(job, course, starts.chosen, tell, fresh)
-    course.plan(final).save(folder / SO_FAR)
-    try:
-        scores = held_out_scores(job, final.tuned, starts, tell)
-    except KeyboardInterrupt:
-        raise Interrupted(word_of(folder)) from None
-    plan = with_rounding(job, plan_of(job, problem, starts, final, scores))
-    result = Learned(plan, folder, scores)
-    result.plan.save(folder / "plan.json")
-    (folder / SO_FAR).unlink(missing_ok=True)
-    return result
-
-
-def _at_other_guidance(job: Job, problem: Problem, tell: Tell) -> Iterator[Problem]:
-    """The same problem at the other scales of a range, each with pairs of its own."""
-    for scale in job.guidances[1:]:
-        train, valid = (
-            pairs_for(job.at_guidance(scale), pairs.seeds, f"pairs at guidance {scale:g}", tell)
-            for pairs in (problem.train, problem.valid)
+    cache = Cache(spec.out / "cache", time.time() if fresh else 0.0)
+    session = None
+    for nfe in spec.nfe:
+        preset = spec.make_preset(nfe)
+        if session is None:
+            session = open_session(
+                spec, preset.teacher, cache, report, model=model, distance=distance,
+                gradients=not spec.gradient_free,
+            )  # fmt: skip
+            session = session.at_guidance(spec.guidances[0])
+        own = session.with_teacher(
+            preset.teacher, reference_for(preset.teacher, spec.reference_steps)
         )
-        yield replace(problem, train=train, valid=valid, guidance=scale)
+        run = make_run(spec, own, nfe, solver)
+        yield finish(run.stored(run_folder(spec, run)), spec, fresh)
 
 
-def _finished(folder: Path) -> Learned:
-    """A run that was finished before."""
-    plan = Plan.load(folder / "plan.json")
+def make_run(spec: RunSpec, session: Session, nfe: int, solver: Solver | None = None) -> Run:
+    """What a spec asks for at one number of evaluations."""
+    start: str | Plan = spec.start
+    if spec.start.endswith(".json"):
+        start = Plan.load(spec.start)
+    solver = solver or spec.make_solver()
+    preset, scales = spec.make_preset(nfe), spec.guidances
+    return Run(session, solver, nfe, preset, spec.seed, start, spec.slope, scales)
+
+
+def run_folder(spec: RunSpec, run: Run) -> Path:
+    """A folder whose name says what it is, and a digest of all that changes the plan."""
+    name = run.session.loaded.name
+    slug = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[-80:]
+    solver = f"{run.solver.name}{run.solver.order}"
+    nfe = f"{run.nfe}" if spec.family is None else "{}-{}".format(*spec.family)
+    return spec.out / f"{slug}-{solver}-nfe{nfe}-{digest(run.key)}"
+
+
+def finish(run: Run, spec: RunSpec, fresh: bool = False) -> LearnResult:
+    """Learn, score, and write the plan."""
+    folder = run.folder
+    assert folder is not None
+    if fresh:
+        for file in ("result.json", "starts.json", *(f"state-{n}.safetensors" for n in range(9))):
+            (folder / file).unlink(missing_ok=True)
+
+    def save_so_far(learned: Learned) -> None:
+        plan_of(run, learned, spec, {}).save(folder / SO_FAR)
+
+    learned = learn_run(run, save_so_far, spec.tensorboard)
+    if not (folder / "plan.json").exists():
+        save_so_far(learned)
     try:
-        scores = {name: Scores(**values) for name, values in plan.scores.items()}
-        result = Learned(plan, folder, scores)
-        scores[result.best_grid], scores["learned"]
-    except (TypeError, ValueError, KeyError) as error:
-        raise PlanError(
-            f"{folder / 'plan.json'}: scores: {error}; learn it again with --fresh"
-        ) from None
-    return result
+        scores = held_out_scores(run, learned, spec.held_out, spec.judged)
+    except KeyboardInterrupt:
+        raise Interrupted(how_to_go_on(folder)) from None
+    plan = with_rounding(plan_of(run, learned, spec, scores), run.session, spec.held_out)
+    plan.save(folder / "plan.json")
+    (folder / SO_FAR).unlink(missing_ok=True)
+    return LearnResult(plan, folder, scores)
+
+
+def learn(
+    model: Model | str,
+    *,
+    solver: Solver | str = "dpmpp",
+    nfe: int = 5,
+    distance: Distance | str = "auto",
+    preset: str = "standard",
+    recipe: Recipe | dict[str, Any] | None = None,
+    pairs: int | None = None,
+    guidance: float = 1.0,
+    start: str = "best",
+    seed: int = 0,
+    held_out: int = 64,
+    device: str = "cpu",
+    batch: int | None = None,
+    out: Path | str | None = None,
+    progress: bool | Report = True,
+) -> Plan:
+    """Learn a plan: which times a solver visits to sample a model in `nfe` evaluations.
+
+    `model`, `solver` and `distance` are objects, or names as on the command line. `recipe` changes
+    settings of the preset. Scores on `held_out` noise stand in the plan; 0 leaves them out. Nothing
+    is written unless `out` names a folder, where an interrupted run also goes on. `progress` shows a
+    bar, or is a function of (what, done, total).
+    """
+    from ld3.report.bar import progress_bar
+
+    if not isinstance(nfe, int):
+        raise SpecError(f"nfe: got {nfe!r}, expected one whole number; run_learn takes several")
+    options: dict[str, Any] = {
+        "nfe": (nfe,), "preset": preset, "pairs": pairs, "guidance": guidance, "start": start,
+        "seed": seed, "device": device, "batch": batch, "judged": 0,
+    }  # fmt: skip
+    options |= {"held_out": held_out} if held_out else {}
+    options |= {"recipe": recipe} if isinstance(recipe, dict) else {}
+    for name, value in (("model", model), ("solver", solver), ("distance", distance)):
+        options |= {name: value} if isinstance(value, str) else {}
+    if out is not None:
+        options["out"] = Path(out)
+    spec = RunSpec(**{name: value for name, value in options.items() if value is not None})
+    objects: dict[str, Any] = {
+        "model": None if isinstance(model, str) else model,
+        "distance": None if isinstance(distance, str) else distance,
+    }
+    with progress_bar(progress) as report:
+        made = spec.make_preset(nfe)
+        cache = Cache(None if out is None else spec.out / "cache")
+        session = open_session(spec, made.teacher, cache, report, **objects)
+        run = make_run(spec, session, nfe, None if isinstance(solver, str) else solver)
+        if recipe is not None and not isinstance(recipe, dict):
+            run = run.with_recipe(recipe)
+        if out is not None:
+            return finish(run.stored(run_folder(spec, run)), spec).plan
+        learned = learn_run(run)
+        scores = held_out_scores(run, learned, held_out, 0) if held_out else {}
+        return plan_of(run, learned, spec, scores)

@@ -1,87 +1,193 @@
-"""What a run found, as a plan."""
+"""What a run found, as a plan with its scores on held-out noise."""
 
 import math
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import Any
 
 import torch
 
 from ld3 import __version__, zoo
-from ld3.learner.learn import (
-    Progress,
-)  # fmt: skip
 from ld3.learner.presets import Preset
-from ld3.plan import ModelPart, Plan, SolverPart
-from ld3.problem import Problem
-from ld3.runs.jobs import HELD, Job
-from ld3.runs.starts import Starts
+from ld3.learner.starts import Starts
+from ld3.plan import ModelPart, Plan, Provenance, Scores, SolverPart, StartsPart, TablePart, rows_of
+from ld3.runs.run import Learned, Run
+from ld3.runs.session import Session, means
+from ld3.runs.set_metrics import SetMetrics
+from ld3.runs.spec import Settings
 from ld3.schedules import schedule_to_json
-from ld3.scores import Scores
+from ld3.searches import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
+from ld3.seeds import seeds_for
+from ld3.solvers import SOLVERS, Solver
+from ld3.table import Table, TunedSolver
 from ld3.zoo.pipelines.model import PipelineModel
 
 ROUNDED = 16  # held-out noises on which the rounding of network times is measured
+UNSCORED = ("out", "tensorboard", "refine")  # options that say nothing about a plan
 
 
-def plan_of(
-    job: Job, problem: Problem, starts: Starts, final: Progress, scores: dict[str, Scores]
-) -> Plan:
-    preset = job.preset
-    return plan_part(
-        job,
-        nfe=job.nfe,
-        times=final.tuned.grid.times.tolist(),
-        net_times=final.tuned.grid.net_times.tolist(),
-        corrections=Plan.rows(final.tuned),
-        learned={
-            "spec": job.identity,
-            "preset": _plain(preset),
-            "starts": asdict(starts),
-            "secant": problem.secant,
-            "evaluations": final.state.evaluations + starts.evaluations,
-            "teacher_evaluations": len(job.guidances)
-            * preset.teacher.steps
-            * (preset.train + preset.valid),
-            "skipped": final.state.skipped,
-            "validation": final.best,
-            "versions": {"ld3": __version__, "torch": torch.__version__},
-        },
-        scores={name: asdict(score) for name, score in scores.items()},
+def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Scores]) -> Plan:
+    """A learned solver with its provenance."""
+    preset, tuned = run.preset, learned.tuned
+    provenance = Provenance(
+        spec=options_of(spec),
+        preset=preset_facts(preset),
+        reference=asdict(run.session.reference),
+        starts=starts_part(learned.starts),
+        start=learned.start,
+        secant=learned.secant,
+        evaluations=learned.evaluations,
+        teacher_evaluations=len(run.scales) * preset.teacher.nfe * (preset.train + preset.valid),
+        skipped=learned.skipped,
+        validation=learned.validation,
+        versions=versions(),
+    )
+    return make_plan(
+        run.session,
+        run.solver,
+        guidances=run.scales,
+        nfe=run.nfe,
+        learned=provenance,
+        scores=dict(scores),
+        **solver_numbers(run.session, tuned),
     )
 
 
-def with_rounding(job: Job, plan: Plan) -> Plan:
-    """A pipeline's plan with word of what it costs to round the times that its network is told."""
-    model = job.loaded.model
-    if not isinstance(model, PipelineModel):
-        return plan
-    seeds = range(HELD, HELD + min(ROUNDED, job.spec.held_out))
-    cost = zoo.rounding_cost(model, plan.table(), seeds, job.guidances[0])
-    return plan.model_copy(update={"learned": plan.learned | {"rounding": cost}})
-
-
-def plan_part(job: Job, **parts: Any) -> Plan:
-    """A plan for the job's solver and model, with these parts."""
-    model, solver, high = job.loaded.model, job.solver, job.spec.guidance_to
+def make_plan(session: Session, solver: Solver, guidances: tuple[float, ...], **parts: Any) -> Plan:
+    """A plan for the session's model."""
+    model, loaded = session.model, session.loaded
+    if "solver" not in parts:
+        parts["solver"] = SolverPart(name=solver.name, order=solver.order, variant=solver.variant)
     return Plan(
-        solver=SolverPart(name=solver.name, order=solver.order, variant=solver.variant),
         schedule=schedule_to_json(model.schedule),
         model=ModelPart(
-            name=job.loaded.name,
-            digest=job.loaded.digest,
+            name=loaded.name,
+            digest=loaded.digest,
             shape=list(model.shape),
             prediction=model.prediction,
-            conditions=job.loaded.conditions,
-            guidance=job.guidances[0],
-            guidance_range=None if high is None else [job.spec.guidance, high],
-            options=job.loaded.options,
+            conditions=loaded.conditions,
+            guidance=guidances[0],
+            guidance_range=list(guidances[1:]) or None,
+            options=loaded.options,
         ),
         **parts,
     )
 
 
-def _plain(preset: Preset) -> dict[str, Any]:
+def solver_numbers(session: Session, tuned: TunedSolver) -> dict[str, Any]:
+    """Times and corrections of a plan; the whole table for a solver that is not in the registry."""
+    numbers: dict[str, Any] = {
+        "times": tuned.grid.times.tolist(),
+        "net_times": tuned.grid.net_times.tolist(),
+    }
+    solver = tuned.solver
+    if SOLVERS.get(solver.name) is type(solver):
+        return {**numbers, "corrections": rows_of(tuned.corrections)}
+    table = tuned.table(session.model.schedule)
+    own = TablePart(rows=rows_of(table.weights[1:]) or [], net_times=table.net_times.tolist())
+    part = SolverPart(name=solver.name, order=solver.order, variant=solver.variant, table=own)
+    return {**numbers, "solver": part}
+
+
+def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> dict[str, Scores]:
+    """Every known grid, the start and the learned solver on the same held-out noise.
+
+    For shipped models also the Fréchet distances of the reference, of the best hand-made and the
+    best known grid, and of the plan.
+    """
+    session, model = run.session, run.session.model
+    names = [*GRIDS, *([learned.start] if learned.start in BUMPS else [])]
+    tables = {name: known_table(session, run.solver, run.steps, name) for name in names}
+    tables["learned"] = learned.tuned.table(model.schedule, model.prediction)
+    scores = score_tables(session, tables, held_out)
+    compared = {name: tables[name] for name in (best_of(scores, METHODS), "learned")}
+    for scale in run.scales[1:]:  # the ends of a range
+        found = score_tables(session.at_guidance(scale), compared, held_out)
+        scores |= {f"{name} @ {scale:g}": score for name, score in found.items()}
+    if session.loaded.name in zoo.SHIPPED and judged >= 2:
+        shown = dict.fromkeys((best_of(scores, HANDMADE), best_of(scores, METHODS), "learned"))
+        scores |= _with_frechet(session, {name: tables[name] for name in shown}, scores, judged)
+    return scores
+
+
+def _with_frechet(
+    session: Session, tables: Mapping[str, Table], scores: Mapping[str, Scores], judged: int
+) -> dict[str, Scores]:
+    sets = SetMetrics.of(session, judged)
+    asked: dict[str, Table | None] = {"accurate": None, **tables}
+    found = {}
+    for done, (name, table) in enumerate(asked.items()):
+        own = scores.get(name, Scores(distance=0.0, to_teacher=0.0, to_accurate=0.0))
+        found[name] = own.model_copy(update=sets.frechet(table))
+        session.report("Fréchet distance", done + 1, len(asked))
+    return found
+
+
+def score_tables(
+    session: Session, tables: Mapping[str, Table], held_out: int
+) -> dict[str, Scores]:
+    """Means over held-out noise; a table whose samples are not finite has none."""
+    scores = {}
+    for done, (name, table) in enumerate(tables.items()):
+        found = means(session.score(table, held_out))
+        if found:
+            scores[name] = Scores(
+                distance=found["distance"],
+                to_teacher=found["rmse"],
+                to_accurate=found["rmse_accurate"],
+            )
+        session.report("scoring on held-out noise", done + 1, len(tables))
+    return scores
+
+
+def known_table(session: Session, solver: Solver, steps: int, name: str) -> Table:
+    """A solver on a known grid."""
+    schedule = session.model.schedule
+    tuned = TunedSolver(solver, make_grid(name, schedule, steps))
+    return tuned.table(schedule, session.model.prediction)
+
+
+def best_of(scores: Mapping[str, Scores], among: Collection[str]) -> str:
+    """The grid with the smallest held-out distance."""
+    return min((n for n in scores if n in among), key=lambda name: scores[name].distance)
+
+
+def with_rounding(plan: Plan, session: Session, held_out: int) -> Plan:
+    """A pipeline's plan with the error of rounding the network's times."""
+    model = session.model
+    if not isinstance(model, PipelineModel):
+        return plan
+    seeds = seeds_for("held-out", min(ROUNDED, held_out))
+    cost = zoo.rounding_cost(model, plan.table(), seeds, session.guidance)
+    return plan.model_copy(update={"learned": plan.learned.model_copy(update={"rounding": cost})})
+
+
+def starts_part(starts: Starts) -> StartsPart:
+    losses = {name: loss for name, loss in starts.losses.items() if math.isfinite(loss)}
+    return StartsPart(
+        chosen=list(starts.names), losses=losses, roughness=starts.roughness,
+        evaluations=starts.evaluations,
+    )  # fmt: skip
+
+
+def options_of(spec: Settings) -> dict[str, Any]:
+    """The options that differ from nothing, as JSON holds them."""
+    given = spec.model_dump(mode="json", exclude=set(UNSCORED))
+    return {k: v for k, v in given.items() if not (v is None or v is False or v == {})}
+
+
+def preset_facts(preset: Preset) -> dict[str, Any]:
     """A preset as JSON holds it."""
-    plain = asdict(preset)
-    recipe = plain["recipe"]
-    plain["recipe"] = {k: None if v == math.inf else v for k, v in recipe.items()}
-    return plain
+    recipe = {k: None if v == math.inf else v for k, v in vars(preset.recipe).items()}
+    return {
+        "algorithm": type(preset.recipe).__name__,
+        "recipe": recipe,
+        "train": preset.train,
+        "valid": preset.valid,
+        "teacher": asdict(preset.teacher),
+        "starts": preset.starts,
+    }
+
+
+def versions() -> dict[str, str]:
+    return {"ld3": __version__, "torch": str(torch.__version__)}

@@ -1,50 +1,50 @@
-"""Samples of a plan."""
+"""Samples of a plan, with the model that it names or with another."""
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from ld3.errors import SpecError
-from ld3.models import bind_network, prior
+from ld3.models import Model
 from ld3.plan import Plan
-from ld3.scores import BATCH
-from ld3.spec import DTYPES
-from ld3.zoo.loading import load_model
+from ld3.runs.spec import BATCH, DTYPES
+from ld3.zoo.loading import Loaded, load_model, of_model
 
 
 def run_sample(
     plan: Plan,
     seeds: Sequence[int],
-    device: str,
-    force: bool,
+    device: str = "cpu",
+    force: bool = False,
     batch: int = BATCH,
     guidance: float | None = None,
     prompts: Sequence[str] = (),
+    model: Model | str | None = None,
 ) -> Tensor:
-    """Decoded samples of a plan, the same for a seed whatever the batch.
+    """Decoded samples of a plan, the same for a seed in any batch.
 
-    `prompts` replace those that a pipeline's plan was learned with.
+    `prompts` replace those that a pipeline's plan was learned with. `model` is a model, or the name
+    of one, to use instead of the one that the plan names; it must fit unless `force` is given.
     """
-    guidance = plan.model.guidance if guidance is None else guidance
-    asked = plan.learned.get("spec")
-    dtype = asked.get("dtype") if isinstance(asked, dict) else None
-    options = plan.model.options
-    if options is not None:
-        options = options.model_copy(
-            update={"latents": False} | ({"prompts": tuple(prompts)} if prompts else {})
-        )
-    elif prompts:
-        raise SpecError(f"prompt: got one for {plan.model.name}, wanted a plan of a pipeline")
-    dtype = dtype if dtype in DTYPES else None
-    loaded = load_model(plan.model.name, device, dtype, learn=False, options=options)
+    loaded = model_of_plan(plan, device, prompts, model)
     if not force:
         plan.check_fits(loaded.model, loaded.digest)
-    table, model = plan.table(), loaded.model
-    parts = []
-    for first in range(0, len(seeds), batch):
-        part = seeds[first : first + batch]
-        network = bind_network(model, model.conditions(part), guidance=guidance)
-        with torch.no_grad():
-            parts.append(model.decode(table.run(network, prior(model, part, device))))
-    return torch.cat(parts)
+    sample = plan.sampler(loaded.model, device=device, batch=batch, force=True)
+    return sample(seeds, guidance=guidance)
+
+
+def model_of_plan(
+    plan: Plan, device: str, prompts: Sequence[str] = (), model: Model | str | None = None
+) -> Loaded:
+    """The model that a plan was learned for."""
+    if model is not None and not isinstance(model, str):
+        return of_model(model, plan.model.name, device, learn=False)
+    options = plan.model.options
+    if options is not None:
+        changes = {"latents": False} | ({"prompts": tuple(prompts)} if prompts else {})
+        options = options.model_copy(update=changes)
+    elif prompts:
+        raise SpecError(f"prompt: got one for {plan.model.name}, expected a plan of a pipeline")
+    dtype = plan.learned.spec.get("dtype")
+    dtype = dtype if dtype in DTYPES else None
+    return load_model(model or plan.model.name, device, dtype, learn=False, options=options)

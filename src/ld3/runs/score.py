@@ -1,26 +1,26 @@
-"""How a plan does on held-out noise, at the guidance scale it was learned for and at others."""
+"""A plan beside all known grids on held-out noise, at its guidance scale and at others."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ld3.learner.starts import GRIDS
 from ld3.models import Model
-from ld3.plan import Plan
-from ld3.runs.held_out import best_of, distances, known_table
-from ld3.runs.jobs import Job, jobs
-from ld3.scores import Scores, Tell, silent
-from ld3.searches import METHODS
-from ld3.spec import RunSpec
+from ld3.plan import Plan, Scores
+from ld3.runs.cache import Cache
+from ld3.runs.plans import best_of, known_table, score_tables
+from ld3.runs.progress import Report, silent
+from ld3.runs.session import open_session
+from ld3.runs.spec import RunSpec
+from ld3.searches import GRIDS, METHODS
 
-KEPT = (  # of the words a plan was learned by
-    "preset", "distance", "dtype", "gradient_free",
+KEPT = (  # of the options that a plan was learned with
+    "preset", "distance", "dtype", "gradient_free", "reference_steps",
     "teacher_solver", "teacher_order", "teacher_variant", "teacher_grid", "teacher_steps",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Scored:
+class PlanScores:
     """A plan and all known grids at one guidance scale."""
 
     guidance: float
@@ -45,37 +45,31 @@ def run_score(
     device: str = "cpu",
     out: Path = Path("runs"),
     force: bool = False,
-    tell: Tell = silent,
-    model: Model | None = None,
-) -> Iterator[Scored]:
+    report: Report = silent,
+    model: Model | str | None = None,
+    batch: int | None = None,
+) -> Iterator[PlanScores]:
     """A plan against every known grid, by its own teacher and distance, at each guidance scale.
 
     Without `guidances`, at that of the plan. `force` takes a model that the plan was not learned
-    for; `model` is one that has no name to load it by.
+    for; `model` is one to use instead of the one that the plan names.
     """
-    job = _job(plan, held_out, device, out, model)
+    named = model if isinstance(model, str) else plan.model.name
+    options = {
+        "model": named, "pipeline": plan.model.options, "held_out": held_out, "device": device,
+        "out": out, "batch": batch,
+    }  # fmt: skip
+    options |= {name: plan.learned.spec[name] for name in KEPT if name in plan.learned.spec}
+    spec = RunSpec(**{name: value for name, value in options.items() if value is not None})
+    session = open_session(
+        spec, spec.make_preset(plan.nfe).teacher, Cache(out / "cache"), report,
+        model=None if isinstance(model, str) else model, gradients=False,
+    )  # fmt: skip
     if not force:
-        plan.check_fits(job.loaded.model, job.loaded.digest)
-    tables = {name: known_table(job, name) for name in GRIDS} | {"plan": plan.table()}
+        plan.check_fits(session.model, session.loaded.digest)
+    solver, steps = plan.make_solver(), len(plan.times) - 1
+    tables = {name: known_table(session, solver, steps, name) for name in GRIDS}
+    tables["plan"] = plan.table()
     for scale in guidances or (plan.model.guidance,):
-        grids = distances(job.at_guidance(scale), tables, tell)
-        yield Scored(scale, grids.pop("plan"), grids)
-
-
-def _job(plan: Plan, held_out: int, device: str, out: Path, model: Model | None) -> Job:
-    """What the plan was learned by, as far as it matters to its scores."""
-    said = plan.learned.get("spec")
-    words = {
-        "model": plan.model.name,
-        "solver": plan.solver.name,
-        "order": plan.solver.order,
-        "variant": plan.solver.variant or None,
-        "pipeline": plan.model.options,
-        "held_out": held_out,
-        "device": device,
-        "out": out,
-    }
-    if isinstance(said, dict):
-        words |= {word: said[word] for word in KEPT if word in said}
-    (job,) = jobs(RunSpec.read(words), [plan.nfe], model)
-    return job
+        grids = score_tables(session.at_guidance(scale), tables, held_out)
+        yield PlanScores(scale, grids.pop("plan"), grids)

@@ -14,8 +14,16 @@ from ld3 import zoo
 from ld3.distances import DISTANCES, Distance
 from ld3.distances.lpips import load_lpips
 from ld3.errors import ModelError, SpecError, unknown
-from ld3.models import Model, check_model, fingerprint
+from ld3.model_checks import (
+    check_model,
+    contents,
+    fingerprint,
+    identity_of,
+    identity_of_function,
+)
+from ld3.models import Model, prior
 from ld3.options import PipelineOptions
+from ld3.store import digest as digest_of
 from ld3.zoo.pipelines import of_pipeline
 from ld3.zoo.pipelines.folder import open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel
@@ -25,18 +33,23 @@ PIPELINE = "diffusers:"  # what names of pipelines begin with
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with its name and the digest of its weights."""
+    """A model with its names."""
 
     model: Model
     name: str
-    digest: str
-    conditions: str
+    digest: str  # of the weights, for plans
+    identity: str  # of all that samples depend on but noise, times, solver and guidance
+    conditions: str = ""
     options: PipelineOptions | None = None
 
-    @property
-    def identity(self) -> str:
-        """Of all that samples depend on but noise and times: weights, and what is asked of them."""
-        return str(getattr(self.model, "identity", self.digest))
+
+@dataclass(frozen=True)
+class Measure:
+    """A distance with its names."""
+
+    name: str
+    distance: Distance
+    identity: str
 
 
 def load_model(
@@ -64,7 +77,7 @@ def load_model(
     if name in zoo.SHIPPED:
         card = zoo.SHIPPED[name]
         model: Model = zoo.load(name, device, wanted or torch.float32)
-        return Loaded(model, name, card.digest, card.conditions)
+        return Loaded(model, name, card.digest, identity_of(model, device), card.conditions)
     module, _, function = name.partition(":")
     if not function:
         raise unknown("model", name, [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH"])
@@ -98,7 +111,8 @@ def _load_pipeline(
     if dtype not in (None, model.dtype):
         raise SpecError(f"dtype: got {dtype}, but the network was loaded in {model.dtype}")
     check_model(model, learn=learn, device=device)
-    return Loaded(model, name, model.digest, model.parts.conditions, options)
+    identity = identity_of(model, device)
+    return Loaded(model, name, model.digest, identity, model.parts.conditions, options)
 
 
 @lru_cache(maxsize=1)
@@ -111,11 +125,11 @@ def _opened(
 
 
 def of_model(model: Model, name: str, device: str = "cpu", learn: bool = True) -> Loaded:
-    """A model of one's own, tried at the door. Its weights are named by its attribute `digest`, or
-    else by what it answers. `learn` asks for gradients, too."""
+    """A model of one's own, checked; `learn` asks for gradients, too."""
     check_device(device)
     check_model(model, learn=learn, device=device)
-    return Loaded(model, name, getattr(model, "digest", None) or fingerprint(model, device), "")
+    digest = fingerprint(model, device) if model.digest is None else model.digest
+    return Loaded(model, name, digest, identity_of(model, device))
 
 
 def check_device(device: str) -> None:
@@ -127,16 +141,41 @@ def check_device(device: str) -> None:
         raise SpecError(f"device: got {device!r}, wanted one that torch has ({reason})") from None
 
 
-def make_distance(name: str, loaded: Loaded, device: str = "cpu") -> Distance:
-    """By name; `auto` is perceptual for shipped models and l2 for all others;
-    `perceptual` takes any model of 1x28x28 pictures."""
-    shipped = loaded.name in zoo.SHIPPED
+def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") -> Measure:
+    """A distance by name, or one's own function (B, *S), (B, *S) -> (B,).
+
+    `auto` is perceptual for shipped models and l2 for all others; `perceptual` takes any model of
+    1x28x28 images.
+    """
+    if not isinstance(distance, str):
+        return _own_measure(distance, loaded.model, device)
+    name, shipped = distance, loaded.name in zoo.SHIPPED
     if name == "auto":
         name = "perceptual" if shipped else "l2"
     if name == "perceptual" and (shipped or loaded.model.shape == (1, 28, 28)):
-        return zoo.perceptual(device)
+        return Measure(name, zoo.perceptual(device), f"perceptual {zoo.checksum('perceptual')}")
     if name in ("lpips-vgg", "lpips-alex"):
-        return load_lpips("vgg" if name == "lpips-vgg" else "alex").to(device)
+        lpips = load_lpips("vgg" if name == "lpips-vgg" else "alex").to(device)
+        return Measure(name, lpips, f"{name} {digest_of(contents(lpips))}")
     if name not in DISTANCES:
         raise unknown("distance", name, ["auto", "lpips-alex", "lpips-vgg", *DISTANCES])
-    return DISTANCES[name]
+    return Measure(name, DISTANCES[name], name)
+
+
+@torch.no_grad()
+def _own_measure(distance: Distance, model: Model, device: str) -> Measure:
+    """Checked on two samples: one value each, finite, zero for equal samples."""
+    x, y = (model.decode(prior(model, seeds, device)) for seeds in ((0, 1), (2, 3)))
+    name = getattr(distance, "__name__", type(distance).__name__)
+    found, same = distance(x, y), distance(x, x)
+    if not isinstance(found, torch.Tensor) or found.shape != (2,):
+        got = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ModelError(
+            f"distance {name}: got {got} for two samples, expected one value per sample, (2,)"
+        )
+    if not bool(torch.isfinite(found).all()) or bool((same.abs() > 1e-6 * found.abs().max()).any()):
+        raise ModelError(
+            f"distance {name}: got {found.tolist()} for two pairs and {same.tolist()} for equal "
+            "samples, expected finite values and zero"
+        )
+    return Measure(name, distance, f"{name} {identity_of_function(distance, x, y)}")

@@ -12,10 +12,10 @@ Weights are float16 safetensors whose checksums are in `weights/manifest.json`.
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from safetensors.torch import load as read_safetensors
@@ -85,6 +85,13 @@ class ClassModel:
     device: torch.device
     coder: Autoencoder | None = None
     dtype: torch.dtype = torch.float32
+    digest: str | None = None
+    exact_time: ClassVar[bool] = False
+
+    @property
+    def identity(self) -> str | None:
+        """Weights of network and decoder; the classes are those of the seeds."""
+        return self.digest
 
     def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
         label = (
@@ -110,9 +117,10 @@ def load(
     if name not in SHIPPED:
         raise unknown("model", name, SHIPPED)
     net = network(SHIPPED[name].files[0], UNet, device).to(dtype)
-    if "autoencoder" not in SHIPPED[name].files:
-        return of_network(name, net)
-    return of_network(name, net, network("autoencoder", Autoencoder, device).to(dtype))
+    coder = None
+    if "autoencoder" in SHIPPED[name].files:
+        coder = network("autoencoder", Autoencoder, device).to(dtype)
+    return replace(of_network(name, net, coder), digest=SHIPPED[name].digest)
 
 
 def of_network(name: str, net: UNet, coder: Autoencoder | None = None) -> ClassModel:

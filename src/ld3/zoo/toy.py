@@ -16,14 +16,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ld3.models import Cond, Unconditional
+from ld3.models import Cond, ModelDefaults
 from ld3.predictions import Prediction, from_x0
 from ld3.schedules import EDM, Schedule
 from ld3.seeds import noise
 
 
 @dataclass(frozen=True)
-class Mixture(Unconditional):
+class Mixture(ModelDefaults):
     """A mixture of K Gaussians whose covariances are low rank plus isotropic.
 
     S_k has standard deviation scale_kr along each of R orthonormal directions basis_kr and `floor`
@@ -132,7 +132,7 @@ def _blur(images: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Gaussian(Unconditional):
+class Gaussian(ModelDefaults):
     """N(mean, diag(std^2)), with the closed-form solution of its ODE."""
 
     mean: Tensor  # (d,)

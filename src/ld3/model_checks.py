@@ -1,0 +1,212 @@
+"""Models at the door: does a model keep its contract, and which model is it?
+
+Two names of a model. The *fingerprint* is coarse, the same on another machine, and stands in plans.
+The *identity* is exact: it changes with anything that samples depend on, and names what is stored
+on this machine.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from ld3.errors import ModelError
+from ld3.models import Cond, Model, check_output, prior, to_network
+from ld3.predictions import PREDICTIONS
+from ld3.schedules import schedule_to_json
+from ld3.seeds import noise
+from ld3.store import digest, tensor_checksum
+
+MEMBERS = (
+    "schedule", "prediction", "shape", "dtype", "exact_time", "digest", "identity", "forward",
+    "conditions", "null", "decode",
+)  # fmt: skip
+PROBES = (0, 1, 2, 3)  # seeds whose answers are measured
+CONDITIONS = range(64)  # seeds whose conditions are compared
+SHARES = (0.2, 0.5, 0.8)  # of the way from noise to data in lam
+DEPTH = 6  # of objects inside objects that are searched for tensors
+
+
+def check_model(model: Model, *, learn: bool = True, device: torch.device | str = "cpu") -> None:
+    """One dry evaluation: shape, dtype, finite values, and that a gradient reaches the time.
+
+    Raises :class:`ModelError` with one line. `learn=False` leaves the gradient out, for models that
+    only sample.
+    """
+    missing = [name for name in MEMBERS if not hasattr(model, name)]
+    if missing:
+        raise ModelError(
+            f"model: got {type(model).__name__} without {', '.join(missing)}, expected all members "
+            "of ld3.Model; inherit from ld3.models.ModelDefaults to get those with defaults"
+        )
+    if model.prediction not in PREDICTIONS:
+        raise ModelError(
+            f"model: got prediction {model.prediction!r}, wanted one of {', '.join(PREDICTIONS)}"
+        )
+    x = prior(model, [0, 1], device)
+    ends = torch.tensor(
+        [model.schedule.t_min, model.schedule.t_max], dtype=torch.float64, device="cpu"
+    )
+    middle = model.schedule.time_at(model.schedule.lam(ends).mean())
+    inner, told = to_network(model, x, middle)
+    told.requires_grad_(learn)
+    with torch.set_grad_enabled(learn):
+        out = model.forward(inner, told, model.conditions([0, 1]))
+    check_output(out, x)
+    if not bool(torch.isfinite(out).all()):
+        raise ModelError(
+            f"model: got NaN or infinite values at t = {middle:.4g}, wanted finite; check the "
+            "weights, the scale of x and the dtype"
+        )
+    if not learn:
+        return
+    slope = None
+    if out.requires_grad:
+        probe = (out * noise([2, 3], model.shape, out.dtype, device)).sum()
+        slope = torch.autograd.grad(probe, told, allow_unused=True)[0]
+    if slope is None or bool(slope == 0):
+        raise ModelError(
+            "model: got no gradient from the network's output to its time, wanted one; do not "
+            "round the time, look it up in a table by index or run the network under no_grad"
+        )
+    if not bool(torch.isfinite(slope)):
+        raise ModelError(
+            f"model: got a gradient in the time that is not finite at t = {middle:.4g}, "
+            "wanted finite"
+        )
+
+
+@torch.no_grad()
+def fingerprint(model: Model, device: torch.device | str = "cpu") -> str:
+    """A name for the weights of a model that does not tell: what it answers, to three digits.
+
+    Coarse enough to be the same on another machine, fine enough to notice other weights.
+    """
+    x = prior(model, [0, 1], device)
+    answers = []
+    for share in (0.3, 0.5, 0.7):
+        inner, told = to_network(model, x * (1 - share), _time_at(model, share))
+        out = model.forward(inner, told, model.conditions([0, 1])).double()
+        answers += [f"{out.square().mean().sqrt():.3g}", f"{(out * x).mean():.3g}"]
+    return hashlib.sha256(" ".join(answers).encode()).hexdigest()[:16]
+
+
+@torch.no_grad()
+def identity_of(model: Model, device: torch.device | str = "cpu") -> str:
+    """A name of everything that samples depend on but noise, times, solver and guidance.
+
+    Schedule, prediction, shape and dtype; and what the model says of itself (`identity`). A model
+    that says nothing is measured: the content of all tensors that can be found in it, its answers
+    at several seeds, times and conditions, with and without the null condition, and its decoder.
+    Answers count in full precision on the CPU, by one thread, and to four digits elsewhere.
+    """
+    own = model.identity if model.identity is not None else _measured(model, device)
+    parts = [schedule_to_json(model.schedule), model.prediction, list(model.shape)]
+    return digest([*parts, str(model.dtype), own])
+
+
+def identity_of_function(function: Callable[..., Tensor], *inputs: Tensor) -> str:
+    """A name of a function, such as a distance: its tensors, and its answer to some inputs."""
+    with torch.no_grad(), _one_thread():
+        return digest([contents(function), _number(function(*inputs))])
+
+
+def contents(value: object) -> list[str]:
+    """Checksums of all tensors in an object, its attributes, closures and bound arguments."""
+    return [tensor_checksum({"": tensor}) for tensor in _tensors(value, set(), DEPTH)]
+
+
+def _measured(model: Model, device: torch.device | str) -> str:
+    x = prior(model, PROBES, device)
+    cond = model.conditions(PROBES)
+    conds: list[Cond] = [cond]
+    if cond is not None:
+        try:
+            conds.append(model.null(cond))
+        except ModelError:
+            conds.append(None)
+    answers = []
+    with _one_thread():
+        for share in SHARES:
+            inner, t = to_network(model, x * (1 - share), _time_at(model, share))
+            answers += [_number(model.forward(inner, t, each)) for each in conds]
+        answers.append(_number(model.decode(0.5 * x)))
+    return digest([contents(model), contents(model.conditions(CONDITIONS)), answers])
+
+
+def _number(answer: Tensor) -> str:
+    """Of an answer: every bit on the CPU, four digits of two sums elsewhere."""
+    if answer.device.type == "cpu":
+        return tensor_checksum({"": answer})
+    wide = answer.double()
+    spread = torch.linspace(-1, 1, wide.numel(), dtype=torch.float64, device=wide.device)
+    return f"{wide.square().mean().sqrt():.4g} {(wide.flatten() * spread).mean():.4g}"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The order of sums, and so the last bits, must not depend on the number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _tensors(value: object, seen: set[int], depth: int) -> Iterator[Tensor]:
+    """Tensors inside an object, in a fixed order; each object is visited once."""
+    if depth == 0 or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, Tensor):
+        yield value
+        return
+    for inner in _inside(value):
+        yield from _tensors(inner, seen, depth - 1)
+
+
+def _inside(value: object) -> list[object]:
+    if isinstance(value, nn.Module):
+        state = value.state_dict(keep_vars=True)
+        return [state[name] for name in sorted(state)]
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, type) or value is None or isinstance(value, str | int | float | bytes):
+        return []
+    inner: list[object] = []
+    if hasattr(value, "__self__"):
+        inner.append(value.__self__)
+    code = getattr(value, "__code__", None)
+    for cell in getattr(value, "__closure__", None) or ():
+        try:
+            inner.append(cell.cell_contents)
+        except ValueError:  # an empty cell
+            continue
+    if code is not None:  # modules and tensors that a function takes from its surroundings
+        around = getattr(value, "__globals__", {})
+        inner += [around[name] for name in code.co_names if _is_network(around.get(name))]
+    own = getattr(value, "__dict__", None)
+    if isinstance(own, dict) and code is None:
+        inner += list(own.values())
+    return inner
+
+
+def _is_network(value: object) -> bool:
+    return isinstance(value, Tensor | nn.Module)
+
+
+def _time_at(model: Model, share: float) -> Tensor:
+    """The time at a share of the way from noise to data in lam."""
+    ends = torch.tensor(
+        [model.schedule.t_max, model.schedule.t_min], dtype=torch.float64, device="cpu"
+    )
+    first, last = model.schedule.lam(ends)
+    return model.schedule.time_at(torch.lerp(first, last, share))

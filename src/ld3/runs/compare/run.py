@@ -1,0 +1,194 @@
+"""The walk of `ld3 compare`: pairs, cells, statistics, images; then the files."""
+
+import json
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from ld3 import __version__
+from ld3.comparison import Comparison, Method
+from ld3.models import Model
+from ld3.runs.cache import Cache
+from ld3.runs.compare.cells import Cell, Scored, cells_of, score_cell
+from ld3.runs.compare.images import images_of
+from ld3.runs.compare.spec import LISTS, CompareSpec, kind_of, needs_of, source_of
+from ld3.runs.compare.statistics import block_of, featured, metrics_of
+from ld3.runs.pool import work_ahead
+from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.session import Session, open_session
+from ld3.runs.set_metrics import SetMetrics
+from ld3.schedules import schedule_to_json
+from ld3.seeds import seeds_for
+
+Item = tuple[CompareSpec, float, Cell]  # what a worker gets
+
+
+def run_compare(
+    spec: CompareSpec, report: Report = silent, fresh: bool = False, model: Model | None = None
+) -> Comparison:
+    """Compare all methods on one model; what was finished before is read, not run.
+
+    `model` is an object to use instead of the one that `spec.model` names; `fresh` makes everything
+    again, pairs and scores too.
+    """
+    cells, since = cells_of(spec), time.time() if fresh else 0.0
+    try:
+        session = compare_session(spec, report, since, model)
+        session.cache.sweep()
+        sets = prepare(session, spec)
+        if spec.jobs > 1 and model is None:
+            items: list[Item] = [(spec, since, cell) for cell in cells]
+            work_ahead(_work, items, lambda item: f"cells: {item[2].name}", spec.jobs, report)
+        run = _runner(session, spec, sets, report)
+        results = [run(cell, number, len(cells)) for number, cell in enumerate(cells)]
+        report(f"cells: all {len(cells)} done", len(cells), len(cells))
+        return _comparison(session, spec, results, report)
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"finished cells are in {spec.out}; the same command goes on from there"
+        ) from None
+
+
+def compare_session(
+    spec: CompareSpec, report: Report = silent, since: float = 0.0, model: Model | None = None
+) -> Session:
+    """What all cells share."""
+    return open_session(spec, spec.teacher, Cache(spec.out / "cache", since), report, model=model)
+
+
+def prepare(session: Session, spec: CompareSpec) -> SetMetrics | None:
+    """All pairs and references, before any method begins; and the set metrics, if asked for."""
+    if any(needs_of(method) for method in spec.names):
+        for seed in range(spec.seeds):
+            session.training(spec.pairs, seed)
+            session.validation(spec.valid, seed)
+    session.held_out(spec.held_out)
+    session.exact(spec.held_out)
+    if not spec.full:
+        return None
+    sets = SetMetrics.of(session, spec.judged, spec.features)
+    _ = sets.same, sets.other
+    return sets
+
+
+def write_files(comparison: Comparison, out: Path) -> list[Path]:
+    """`compare.json` and `compare.csv`."""
+    comparison.save(out / "compare.json")
+    comparison.write_csv(out / "compare.csv")
+    return [out / "compare.json", out / "compare.csv"]
+
+
+def _work(item: Item) -> None:
+    """One cell, in a process of its own."""
+    spec, since, cell = item
+    session, sets = _opened(spec.model_dump_json(), since)
+    score_cell(session, spec, cell, sets)
+
+
+@lru_cache(maxsize=1)
+def _opened(options: str, since: float) -> tuple[Session, SetMetrics | None]:
+    """The session of a worker, opened once; everything it needs is in the cache by now."""
+    spec = CompareSpec(**json.loads(options))
+    session = compare_session(spec, since=since)
+    return session, SetMetrics.of(session, spec.judged, spec.features) if spec.full else None
+
+
+def _runner(
+    session: Session, spec: CompareSpec, sets: SetMetrics | None, report: Report
+) -> Callable[[Cell, int, int], Scored]:
+    def run(cell: Cell, number: int, total: int) -> Scored:
+        report(f"cells: {cell.name}", number, total)
+
+        def inside(done: int, of: int) -> None:
+            report(f"cells: {cell.name}, {100 * done // max(of, 1)} %", number, total)
+
+        return score_cell(session, spec, cell, sets, inside)
+
+    return run
+
+
+def _comparison(
+    session: Session, spec: CompareSpec, results: list[Scored], report: Report
+) -> Comparison:
+    loaded, main = session.loaded, featured(spec)
+    blocks = []
+    for solver in spec.made_solvers:
+        for nfe in spec.nfe:
+            own = [r for r in results if r.cell.solver == solver and r.cell.nfe == nfe]
+            first = {r.cell.method: r for r in own if not r.cell.seed}
+            blocks.append((block_of(session, spec, solver, nfe, own, main), first))
+
+    def drawn(done: int, total: int) -> None:
+        report("images", done, total)
+
+    return Comparison(
+        command=command_of(spec),
+        spec=spec.model_dump(mode="json"),
+        model={
+            "name": loaded.name,
+            "digest": loaded.digest,
+            "shape": list(loaded.model.shape),
+            "prediction": loaded.model.prediction,
+            "conditions": loaded.conditions,
+            "dtype": str(loaded.model.dtype),
+            "schedule": schedule_to_json(loaded.model.schedule),
+        },
+        teacher=asdict(session.teacher) | {"accurate": asdict(session.reference)},
+        seeds=_seeds(spec),
+        versions={
+            "ld3": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+            "platform": f"{sys.platform} {platform.machine()}",
+        },
+        metrics=metrics_of(session, spec),
+        methods=[
+            Method(name=name, kind=kind_of(name), source=source_of(name), needs=needs_of(name))
+            for name in spec.names
+        ],
+        blocks=[block for block, _ in blocks],
+        pictures=images_of(session, spec.held_out, blocks, drawn),
+    )
+
+
+def _seeds(spec: CompareSpec) -> dict[str, str]:
+    """What each range of seeds was used for."""
+
+    def ends(seeds: range) -> str:
+        return f"{seeds[0]} to {seeds[-1]}"
+
+    parts = {"held-out noise": ends(seeds_for("held-out", spec.held_out))}
+    for seed in range(spec.seeds):
+        parts[f"training pairs, seed {seed}"] = ends(seeds_for("training", spec.pairs, seed))
+        parts[f"validation pairs, seed {seed}"] = ends(seeds_for("validation", spec.valid, seed))
+    if spec.full:
+        parts["samples for set metrics"] = ends(seeds_for("evaluation", spec.judged))
+        parts["samples of the reference"] = ends(seeds_for("reference", spec.judged))
+    return parts
+
+
+SAID = (*LISTS, "model", "seeds", "pairs", "valid", "held_out")  # even if they are the defaults
+
+
+def command_of(spec: CompareSpec) -> str:
+    """The command that makes the same comparison again."""
+    plain = CompareSpec()
+    words = ["ld3 compare"]
+    for name in CompareSpec.model_fields:
+        value = getattr(spec, name)
+        if name in ("out", "jobs") or (value == getattr(plain, name) and name not in SAID):
+            continue
+        if name == "recipe":
+            words += [f"--recipe {shlex.quote(f'{k}={v}')}" for k, v in value.items()]
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        text = ",".join(map(str, value)) if name in LISTS else str(value)
+        words.append(flag if value is True else f"{flag} {shlex.quote(text)}")
+    return " ".join(words)

@@ -1,0 +1,207 @@
+"""A session: one model with its distance, teacher, pairs, held-out noise and reference solution.
+
+Every walk starts from one. What a session makes, it makes at most once: it looks in memory, then in
+the cache, and only then runs the network.
+
+The *reference* stands for the exact solution: the same for everything that is compared, with twice
+as many steps as the teacher unless a number is given.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ld3.distances import Distance
+from ld3.metrics.fidelity import per_sample, rmse
+from ld3.models import Model
+from ld3.runs.cache import Cache
+from ld3.runs.progress import Report, counted, silent
+from ld3.runs.spec import BATCH, Settings
+from ld3.seeds import noise, seeds_for
+from ld3.table import Table
+from ld3.teacher import Pairs, Teacher, make_pairs, sample_table
+from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model
+
+KEYS = ("distance", "distance_accurate", "rmse", "rmse_accurate")
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything that runs on one model share."""
+
+    loaded: Loaded
+    measure: Measure
+    teacher: Teacher
+    reference: Teacher
+    guidance: float = 1.0
+    device: str = "cpu"
+    batch: int = BATCH
+    cache: Cache = Cache(None)
+    report: Report = silent
+    _memory: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def model(self) -> Model:
+        return self.loaded.model
+
+    @property
+    def distance(self) -> Distance:
+        return self.measure.distance
+
+    def at_guidance(self, scale: float) -> "Session":
+        return self if scale == self.guidance else replace(self, guidance=scale)
+
+    def reporting(self, report: Report) -> "Session":
+        return replace(self, report=report)
+
+    def with_teacher(self, teacher: Teacher, reference: Teacher) -> "Session":
+        same = teacher == self.teacher and reference == self.reference
+        return self if same else replace(self, teacher=teacher, reference=reference)
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What samples depend on besides noise and table."""
+        return {"model": self.loaded.identity, "guidance": self.guidance}
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What distances to the teacher depend on besides noise and table."""
+        return {
+            **self.source,
+            "distance": self.measure.identity,
+            "teacher": asdict(self.teacher),
+        }
+
+    def training(self, count: int, run: int) -> Pairs:
+        return self.pairs(seeds_for("training", count, run), "training pairs")
+
+    def validation(self, count: int, run: int) -> Pairs:
+        return self.pairs(seeds_for("validation", count, run), "validation pairs")
+
+    def held_out(self, count: int) -> Pairs:
+        return self.pairs(seeds_for("held-out", count), "held-out pairs")
+
+    def exact(self, count: int) -> Tensor:
+        """Samples of the reference from held-out noise."""
+        seeds = seeds_for("held-out", count)
+        return self.pairs(seeds, "reference samples", self.reference).target
+
+    def pairs(self, seeds: Sequence[int], what: str, teacher: Teacher | None = None) -> Pairs:
+        """Of the session's teacher, or of another."""
+        teacher = teacher or self.teacher
+        key = {**self.source, "teacher": asdict(teacher)}
+        model = self.model
+
+        def make() -> Pairs:
+            more = counted(self.report, what, len(seeds))
+
+            def targets(missing: Sequence[int]) -> Tensor:
+                made = make_pairs(
+                    model, missing, teacher, guidance=self.guidance, batch=self.batch,
+                    device=self.device, progress=more,
+                )  # fmt: skip
+                return made.target
+
+            rows = self.cache.rows("pairs", key, seeds, targets).to(self.device)
+            z = noise(seeds, model.shape, device=self.device)
+            return Pairs(tuple(seeds), z, model.conditions(seeds), rows)
+
+        return self._once(f"pairs {key} {seeds!r}", make)
+
+    def samples(self, table: Table, seeds: Sequence[int]) -> Tensor:
+        """Decoded samples, a batch at a time."""
+        parts = [
+            sample_table(self.model, table, part, guidance=self.guidance, device=self.device)
+            for part in batches(seeds, self.batch)
+        ]
+        return torch.cat(parts)
+
+    def score(self, table: Table, count: int) -> dict[str, list[float]]:
+        """Errors on held-out noise, one per noise, by :data:`KEYS`: the session's distance and the
+        root mean square error, to the teacher and to the reference. Empty if a sample is not
+        finite.
+        """
+        key = {
+            **self.identity,
+            "reference": asdict(self.reference),
+            "held_out": count,
+            "table": table_key(table),
+        }
+
+        def make() -> dict[str, list[float]]:
+            samples = self.samples(table, seeds_for("held-out", count))
+            if not bool(torch.isfinite(samples).all()):
+                return {}
+            ends = (("", self.held_out(count).target), ("_accurate", self.exact(count)))
+            return {
+                name + end: self._each(measure, samples, target)
+                for name, measure in (("distance", self.distance), ("rmse", rmse))
+                for end, target in ends
+            }
+
+        found: dict[str, list[float]] = self.cache.json("scores", key, make)
+        return found
+
+    def _each(self, measure: Distance, a: Tensor, b: Tensor) -> list[float]:
+        return [float(value) for value in per_sample(measure, a, b, self.batch).double()]
+
+    def _once(self, name: str, make: Callable[[], Made]) -> Made:
+        if name not in self._memory:
+            self._memory[name] = make()
+        found: Made = self._memory[name]
+        return found
+
+
+def open_session(
+    spec: Settings,
+    teacher: Teacher,
+    cache: Cache,
+    report: Report = silent,
+    *,
+    model: Model | None = None,
+    distance: Distance | None = None,
+    gradients: bool = True,
+) -> Session:
+    """The session that a spec asks for; `model` and `distance` are objects to use instead of the
+    names in the spec. `gradients` says whether the model must have them."""
+    if model is None:
+        options = spec.pipeline
+        if options is not None and spec.batch is not None:
+            options = options.model_copy(update={"batch": spec.batch})
+        loaded = load_model(spec.model, spec.device, spec.dtype, gradients, options)
+    else:
+        name = spec.model if ":" in spec.model else "own"
+        loaded = of_model(model, name, spec.device, gradients)
+    measure = make_measure(distance or spec.distance, loaded, spec.device)
+    return Session(
+        loaded, measure, teacher, reference_for(teacher, spec.reference_steps),
+        spec.guidance, spec.device, spec.batch or BATCH, cache, report,
+    )  # fmt: skip
+
+
+def reference_for(teacher: Teacher, steps: int | None = None) -> Teacher:
+    """UniPC-3, even in lam, with twice the teacher's steps."""
+    return Teacher(steps=steps or 2 * teacher.steps)
+
+
+def table_key(table: Table) -> list[Any]:
+    return [table.weights.tolist(), table.net_times.tolist()]
+
+
+def batches(items: Sequence[int], size: int) -> list[Any]:
+    """Slices of at most `size`; of a range they are ranges."""
+    return [items[first : first + size] for first in range(0, len(items), size)]
+
+
+def mean(values: Sequence[float]) -> float:
+    """In order, in float64, without rounding on the way."""
+    return math.fsum(values) / len(values)
+
+
+def means(scores: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {key: mean(values) for key, values in scores.items()}

@@ -1,0 +1,290 @@
+"""What a run is asked to do: one frozen object, from options and a TOML file with the same names.
+
+All commands share one notation: lists with commas (`4,6`), ranges of whole numbers (`4-10`), solvers
+as NAME, NAME:ORDER or NAME:ORDER:VARIANT.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+
+from ld3.errors import SpecError, unknown
+from ld3.learner.presets import PRESETS, Preset, make_preset, without_gradients
+from ld3.learner.recipes import Learn, change_recipe
+from ld3.options import PipelineOptions
+from ld3.searches import make_method
+from ld3.searches.registry import SEARCHES
+from ld3.seeds import MAX_PAIRS, MAX_RUN
+from ld3.solvers import Solver, make_solver
+from ld3.store import read_bytes
+from ld3.teacher import Teacher
+
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+Count = Annotated[int, Field(ge=1, le=100)]
+Scale = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+DTYPES: tuple[str, ...] = get_args(Dtype)
+BATCH = 64  # samples at a time
+
+
+class Settings(BaseModel):
+    """What all runs have: the model, what is compared, and who teaches."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "fashion"
+    distance: str = "auto"
+    preset: str = "standard"
+    recipe: dict[str, float | int | str | bool] = {}
+    pairs: Annotated[int, Field(ge=2, le=MAX_PAIRS)] | None = None
+    valid: Annotated[int, Field(ge=2, le=MAX_PAIRS)] | None = None
+    held_out: Annotated[int, Field(ge=2, le=100_000)] = 64
+    guidance: Scale = 1.0
+    teacher_solver: str | None = None
+    teacher_order: int | None = None
+    teacher_variant: str | None = None
+    teacher_grid: str | None = None
+    teacher_steps: Annotated[int, Field(ge=1, le=1000)] | None = None
+    reference_steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    batch: Annotated[int, Field(ge=1, le=4096)] | None = None
+    device: str = "cpu"
+    dtype: Dtype | None = None
+    pipeline: PipelineOptions | None = None
+    out: Path = Path("runs")
+
+    def __init__(self, **options: Any) -> None:
+        """Unknown options and bad values are a :class:`SpecError`."""
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise spec_error(type(self), error) from None
+
+    @field_validator("pipeline", mode="before")
+    @classmethod
+    def _known_options(cls, value: object) -> object:
+        return PipelineOptions.checked(value) if isinstance(value, dict) else value
+
+    @field_serializer("pipeline")
+    def _changed(self, options: PipelineOptions | None) -> dict[str, Any] | None:
+        return None if options is None else options.said()
+
+    @field_validator("preset")
+    @classmethod
+    def _known_preset(cls, value: str) -> str:
+        if value not in PRESETS:
+            raise unknown("preset", value, PRESETS)
+        return value
+
+    @model_validator(mode="after")
+    def _known_names(self) -> Self:
+        self.make_preset(5)
+        if self.teacher_grid is not None:
+            make_method(self.teacher_grid)
+        return self
+
+    @classmethod
+    def read(cls, flags: Mapping[str, Any], file: Path | None = None) -> Self:
+        """Options win over the file."""
+        return cls(**options_of(flags, file))
+
+    @property
+    def teacher_changes(self) -> dict[str, Any]:
+        """What replaces parts of the preset's teacher. Another solver has its own order."""
+        parts = {
+            name: getattr(self, f"teacher_{name}")
+            for name in ("solver", "order", "variant", "grid", "steps")
+        }
+        if self.teacher_solver is not None:
+            made = read_solver(self.teacher_solver, self.teacher_order, self.teacher_variant)
+            parts |= {"solver": made.name, "order": made.order, "variant": made.variant}
+        return {name: value for name, value in parts.items() if value is not None}
+
+    def make_preset(self, nfe: int) -> Preset:
+        """The preset with the changes that are asked for."""
+        preset = make_preset(self.preset, nfe, self.pairs, self.valid)
+        teacher = Teacher(**{**vars(preset.teacher), **self.teacher_changes})
+        teacher.make_solver()
+        recipe = change_recipe(preset.recipe, self.recipe)
+        return Preset(recipe, preset.train, preset.valid, teacher, preset.starts)
+
+
+class RunSpec(Settings):
+    """`ld3 learn`."""
+
+    solver: str = "dpmpp"
+    order: int | None = None
+    variant: str | None = None
+    nfe: Annotated[tuple[Count, ...], Field(min_length=1)] = (5,)
+    learn: Learn | None = None
+    start: str = "best"
+    guidance_to: Scale | None = None
+    family: tuple[Count, Count] | None = None
+    refine: bool = False
+    gradient_free: bool = False
+    seed: Annotated[int, Field(ge=0, le=MAX_RUN)] = 0
+    judged: Annotated[int, Field(ge=0, le=100_000)] = 200
+    slope: Literal["auto", "exact", "secant"] = "auto"
+    tensorboard: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _ranges(cls, options: Any) -> Any:
+        return with_ranges(options) if isinstance(options, Mapping) else options
+
+    @model_validator(mode="after")
+    def _known_solver(self) -> Self:
+        self.make_solver()
+        check_start(self.start)
+        return self
+
+    def make_solver(self) -> Solver:
+        return read_solver(self.solver, self.order, self.variant)
+
+    def make_preset(self, nfe: int) -> Preset:
+        preset = super().make_preset(nfe) if not self.gradient_free else self._gradient_free(nfe)
+        if self.learn is not None:
+            recipe = change_recipe(preset.recipe, {"learn": self.learn})
+            preset = Preset(recipe, preset.train, preset.valid, preset.teacher, preset.starts)
+        return preset
+
+    def _gradient_free(self, nfe: int) -> Preset:
+        plain = self.model_copy(update={"recipe": {}, "gradient_free": False, "learn": None})
+        preset = without_gradients(plain.make_preset(nfe))
+        recipe = change_recipe(preset.recipe, self.recipe)
+        return Preset(recipe, preset.train, preset.valid, preset.teacher, preset.starts)
+
+    @property
+    def guidances(self) -> tuple[float, ...]:
+        """The scale to learn for; of a range the middle, and both ends."""
+        low, high = self.guidance, self.guidance_to
+        return (low,) if high is None else ((low + high) / 2, low, high)
+
+
+def check_start(start: str) -> None:
+    """`best`, a plan, or any name of `ld3 methods` that is not learned."""
+    if start not in ("best", *SEARCHES) and not start.endswith(".json"):
+        make_method(start)
+
+
+def options_of(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
+    """Those of a TOML file, and flags that were given, which win; tables are joined."""
+    options: dict[str, Any] = {}
+    if file is not None:
+        try:
+            options = tomllib.loads(read_bytes(file).decode())
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise SpecError(f"{file}: got something that is not TOML ({error})") from None
+    for key, value in flags.items():
+        both = isinstance(value, dict) and isinstance(options.get(key), dict)
+        if value is not None:
+            options[key] = options[key] | value if both else value
+    return options
+
+
+def spec_error(kind: type[BaseModel], error: ValidationError) -> SpecError:
+    """One line for what pydantic found."""
+    first = error.errors()[0]
+    option = str(first["loc"][0]) if first["loc"] else "spec"
+    if first["type"] == "extra_forbidden":
+        return unknown("option", option, kind.model_fields)
+    return SpecError(f"{option}: got {str(first['input'])[:200]!r}: {first['msg']}")
+
+
+def read_solver(text: str, order: int | None = None, variant: str | None = None) -> Solver:
+    """`unipc`, `ipndm:3` or `unipc:3:bh2`; `order` and `variant` may also stand alone."""
+    name, _, rest = text.partition(":")
+    number, _, kind = rest.partition(":")
+    if rest and not number.isdecimal():
+        raise SpecError(f"solver: got {text!r}, expected NAME, NAME:ORDER or NAME:ORDER:VARIANT")
+    if rest and (order is not None or (kind and variant is not None)):
+        raise SpecError(f"solver: got {text!r} and --order or --variant; give one of them")
+    return make_solver(name, int(number) if number else order, kind or variant)
+
+
+def solver_title(solver: Solver) -> str:
+    """`unipc-3`, with the variant if it is not the solver's own."""
+    own = make_solver(solver.name).variant
+    return f"{solver.name}-{solver.order}" + f" {solver.variant}" * (solver.variant != own)
+
+
+def steps_of(solver: Solver, nfe: int) -> int:
+    """How many steps cost that many evaluations."""
+    each = solver.nfe(1)
+    if nfe < each or nfe % each:
+        raise SpecError(
+            f"nfe: got {nfe}, expected a multiple of {each}: {solver.name} takes {each} evaluations "
+            "per step"
+        )
+    return nfe // each
+
+
+def listed(value: object) -> list[object]:
+    """ "a,b" and ["a", "b"] are the same list."""
+    several = value if isinstance(value, list | tuple) else [value]
+    parts: list[object] = []
+    for one in several:
+        parts += [p.strip() for p in one.split(",") if p.strip()] if isinstance(one, str) else [one]
+    return parts
+
+
+def counted(value: object) -> list[object]:
+    """A list of whole numbers in which "4-6" stands for 4, 5, 6."""
+    numbers: list[object] = []
+    for part in listed(value):
+        ends = span(part)
+        if ends is None or not all(float(end).is_integer() for end in ends):
+            numbers.append(part)
+            continue
+        low, high = (int(end) for end in ends)
+        if not low < high or high - low > 1000:
+            raise SpecError(f"nfe: got {part}, expected a rising range such as 4-10")
+        numbers += range(low, high + 1)
+    return numbers
+
+
+def span(text: object) -> tuple[float, float] | None:
+    """ "4-10" -> (4, 10); None for what is no range."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)-([0-9]+(?:\.[0-9]+)?)", str(text).strip())
+    return None if found is None else (float(found[1]), float(found[2]))
+
+
+def with_ranges(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`nfe` "4-10" is one family, `guidance` "1-4" one range; lists and numbers stay."""
+    options = dict(options)
+    if options.get("nfe") is not None:
+        counts = listed(options["nfe"])
+        spans = [ends for ends in map(span, counts) if ends]
+        if spans and len(counts) > 1:
+            raise SpecError(
+                f"nfe: got {','.join(map(str, counts))}; give either a list such as 4,6 or one "
+                "range such as 4-10"
+            )
+        if spans:
+            options["family"] = tuple(int(end) for end in spans[0])
+            del options["nfe"]
+        else:
+            options["nfe"] = counts
+    scale = span(options.get("guidance"))
+    if scale:
+        options["guidance"], options["guidance_to"] = scale
+    family = options.get("family")
+    pair = tuple(family) if isinstance(family, list | tuple) and len(family) == 2 else (None, None)
+    for name, low, high in (
+        ("nfe", *pair),
+        ("guidance", options.get("guidance", 1.0), options.get("guidance_to")),
+    ):
+        both = isinstance(low, int | float) and isinstance(high, int | float)
+        if both and not low < high:
+            raise SpecError(f"{name}: got {low:g}-{high:g}, expected a rising range")
+    return options
