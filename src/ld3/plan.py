@@ -24,7 +24,7 @@ from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
 from ld3.solvers import Solver, make_solver
 from ld3.store import read_json, write_json
-from ld3.table import Increments, Table, Tuned, compile_table
+from ld3.table import Increments, Table, TunedSolver, compile_table
 
 MAX_STEPS = 1000
 Number = Annotated[float, Field(allow_inf_nan=False)]
@@ -208,14 +208,14 @@ class Plan(_Part):
         return self.grid.times.repeat_interleave(each)[each - 1 :]
 
     @property
-    def tuned(self) -> Tuned:
-        """The times with the corrections."""
+    def tuned(self) -> TunedSolver:
+        """The solver on its times, with the corrections."""
         if self.corrections is None:
-            return Tuned(self.grid)
+            return TunedSolver(self.make_solver(), self.grid)
         full = torch.zeros(self.nfe, self.nfe + 1, dtype=torch.float64, device="cpu")
         for n, row in enumerate(self.corrections):
             full[n, : len(row)] = torch.tensor(row, dtype=torch.float64, device="cpu")
-        return Tuned(self.grid, full)
+        return TunedSolver(self.make_solver(), self.grid, full)
 
     @property
     def noise_schedule(self) -> Schedule:
@@ -243,7 +243,7 @@ class Plan(_Part):
         return table.increments("flow" if isinstance(schedule, Flow) else "eps", schedule)
 
     @staticmethod
-    def rows(tuned: Tuned) -> list[list[float]] | None:
+    def rows(tuned: TunedSolver) -> list[list[float]] | None:
         """Corrections as a plan holds them."""
         if tuned.corrections is None:
             return None

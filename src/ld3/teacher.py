@@ -25,6 +25,17 @@ CHUNK = 32  # seeds a file
 
 
 @dataclass(frozen=True)
+class Teacher:
+    """A solver and its grid by name; order 0 and variant "" are the solver's own."""
+
+    solver: str = "unipc"
+    order: int = 3
+    variant: str = "bh1"
+    grid: str = "logsnr"
+    steps: int = 20
+
+
+@dataclass(frozen=True)
 class Pairs:
     """Noise and what the teacher makes of it."""
 
