@@ -1,27 +1,23 @@
-"""What is learned: three groups of numbers, and the solver they stand for.
+"""What is learned: unconstrained parameters in three groups, and the solver they describe.
 
-    times          N logits: the gaps of the grid
-    net            N-1 shifts of the network times
-    coefficients   corrections of the table in x0 form, zero at the start
+    times          N logits l: the gaps of the grid
+    net            N-1 shifts s of the network times
+    coefficients   corrections C of the table in x0 form
 
-With n counting evaluations, the table with corrections C is
-
-    X_n = (V[n, 0] + s_n C[n, 0]) x_T + sum_{j < n} (V[n, 1+j] + a_n C[n, 1+j]) x0_j
-
-where s_n = sigma_n / sigma_T and a_n = alpha_n are the natural sizes of the weights, taken at the
-time of row n. With `exact` the corrections keep C[n, 0] = 0 and sum_j C[n, 1+j] = 0, so that a
-network whose x0 (or eps) never changes is still integrated without error.
-
-Numbers without constraints <-> time grids.
-
-N steps cut the range of a variable v (lam, or t itself) into N gaps. Their shares are a softmax
-of N logits, kept above a floor, so that any logits give a strictly monotone grid and every grid
-has logits:
+Grid: N steps divide the range of a variable v (lam, or t itself) into gaps whose shares g are a
+softmax kept above a floor f, so that all logits give a decreasing grid:
 
     g = (1 - f) softmax(l) + f / N        v_i = v_0 + (v_N - v_0) (g_1 + .. + g_i)
 
-The network is told v_i + s_i, i = 1..N-1, where the shift stays inside a window of half the
-smallest gap of the grid, so that network times never cross; the ends are told as they are.
+The network time of point i is v_i + s_i for i = 1..N-1. The shift is clamped to half the smallest
+gap, so that network times do not cross.
+
+Corrections: with V the table of the solver,
+
+    X_n = (V[n, 0] + s_n C[n, 0]) x_T + sum_{j < n} (V[n, 1+j] + a_n C[n, 1+j]) x0_j
+
+where s_n = sigma_n / sigma_T and a_n = alpha_n scale the corrections of row n. With `exact`,
+C[n, 0] = 0 and sum_j C[n, 1+j] = 0, so that a constant x0 (or eps) is integrated without error.
 """
 
 from abc import ABC, abstractmethod
@@ -35,29 +31,33 @@ from torch import Tensor
 
 from ld3.density import Warp
 from ld3.errors import PlanError
-from ld3.grids import TimeGrid, knots
+from ld3.grids import TimeGrid
 from ld3.schedules import Schedule
 from ld3.solvers import Solver
-from ld3.table import Table, Tuned, compile_table
+from ld3.table import Table, TunedSolver
+
+GROUPS = ("times", "net", "coefficients")
+Values = Mapping[str, Tensor]
+"""The parameters of each group; float64."""
 
 
 @dataclass(frozen=True)
-class Clock:
-    """How logits and shifts become times.
+class GridParameters:
+    """Logits (N,) and shifts (N-1,) <-> time grids.
 
-    `window_from="logits"` takes the window from the differences of the logits, as the code of the
-    LD3 paper does when it learns in lam; it is kept to reproduce that code and has no other use.
+    `window_from="logits"` clamps shifts to half the smallest difference of the logits, as the code
+    of the LD3 paper does when it learns in lam. It serves to reproduce that code.
     """
 
     schedule: Schedule
     steps: int
     variable: Literal["lam", "t"] = "lam"
-    floor: float = 0.01  # f: no gap is smaller than this share of the mean gap
-    window: float = 0.5
+    floor: float = 0.01  # f
+    window: float = 0.5  # of the smallest gap
     window_from: Literal["gaps", "logits"] = "gaps"
 
     def grid(self, logits: Tensor, shifts: Tensor) -> TimeGrid:
-        """logits (N,), shifts (N-1,) in units of v -> times, differentiable in both."""
+        """The times, differentiable in logits and shifts."""
         share = self.shares(logits)
         first, last = self.ends()
         inner = first + (last - first) * share.cumsum(0)[:-1]  # (N-1,)
@@ -66,21 +66,21 @@ class Clock:
         else:
             raw = torch.cat([torch.ones_like(logits[:1]), logits]).detach()
             width = self.window * raw.diff().abs().min()
-        told = inner + torch.minimum(torch.maximum(shifts, -width), width)
+        net = inner + torch.minimum(torch.maximum(shifts, -width), width)
         start, end = (
             torch.full((1,), value, dtype=torch.float64, device="cpu")
             for value in (self.schedule.t_max, self.schedule.t_min)
         )
         return TimeGrid(
-            torch.cat([start, self._time(inner), end]), torch.cat([start, self._time(told), end])
+            torch.cat([start, self._time(inner), end]), torch.cat([start, self._time(net), end])
         )
 
     def shares(self, logits: Tensor) -> Tensor:
-        """The gaps (N,) as shares of the range: positive, with sum 1."""
+        """g (N,): the gaps as shares of the range, with sum 1."""
         return (1 - self.floor) * torch.softmax(logits, 0) + self.floor / self.steps
 
     def logits(self, grid: TimeGrid) -> Tensor:
-        """The logits (N,) of the times of a grid, with mean zero."""
+        """The logits (N,) of a grid, with mean zero."""
         if grid.steps != self.steps:
             raise PlanError(f"start: got a grid of {grid.steps} steps, wanted {self.steps}")
         v = self._variable(grid.times)
@@ -90,8 +90,14 @@ class Clock:
         return logits - logits.mean()
 
     def shifts(self, grid: TimeGrid) -> Tensor:
-        """The shifts (N-1,) of the network times of a grid."""
+        """The shifts (N-1,) of a grid."""
         return (self._variable(grid.net_times) - self._variable(grid.times))[1:-1]
+
+    def ends(self) -> tuple[Tensor, Tensor]:
+        """v at t_max and at t_min."""
+        times = (self.schedule.t_max, self.schedule.t_min)
+        v = self._variable(torch.tensor(times, dtype=torch.float64, device="cpu"))
+        return v[0], v[1]
 
     def _variable(self, t: Tensor) -> Tensor:
         return self.schedule.lam(t) if self.variable == "lam" else t
@@ -99,27 +105,9 @@ class Clock:
     def _time(self, v: Tensor) -> Tensor:
         return self.schedule.time_at(v) if self.variable == "lam" else v
 
-    def ends(self) -> tuple[Tensor, Tensor]:
-        """The variable at t_max and at t_min."""
-        ends = torch.tensor(
-            [self.schedule.t_max, self.schedule.t_min], dtype=torch.float64, device="cpu"
-        )
-        first, last = self._variable(ends).unbind()
-        return first, last
 
-
-GROUPS = ("times", "net", "coefficients")
-Numbers = Mapping[str, Tensor]
-"""The numbers of each group; float64."""
-
-
-def tuned_table(solver: Solver, schedule: Schedule, tuned: Tuned) -> Table:
-    """In x0 form, differentiable."""
-    return compile_table(solver, knots(schedule, tuned.grid), "x0", tuned.corrections)
-
-
-class Tuning(ABC):
-    """How numbers become a tuned solver."""
+class Parameters(ABC):
+    """How values become a tuned solver, for one or several step counts."""
 
     solver: Solver
     learned: tuple[str, ...]
@@ -129,30 +117,30 @@ class Tuning(ABC):
     def schedule(self) -> Schedule: ...
 
     @abstractmethod
-    def tuned(self, numbers: Numbers, steps: int) -> Tuned:
-        """What the numbers stand for with this many steps, differentiable."""
+    def tuned(self, values: Values, steps: int) -> TunedSolver:
+        """The tuned solver with that many steps, differentiable."""
 
     @abstractmethod
     def probe(self, name: str) -> float:
-        """How far a number of this group is moved to see what it does."""
+        """The step of a forward difference in a parameter of this group."""
 
-    def table(self, numbers: Numbers, steps: int) -> Table:
+    def table(self, values: Values, steps: int) -> Table:
         """The tuned solver in x0 form, differentiable."""
-        return tuned_table(self.solver, self.schedule, self.tuned(numbers, steps))
+        return self.tuned(values, steps).table(self.schedule)
 
-    def flat(self, numbers: Numbers) -> Tensor:
-        """The learned ones as a vector (P,)."""
-        return torch.cat([numbers[name] for name in self.learned])
+    def flat(self, values: Values) -> Tensor:
+        """The learned groups as one vector (P,)."""
+        return torch.cat([values[name] for name in self.learned])
 
-    def unflat(self, vector: Tensor, numbers: Numbers) -> dict[str, Tensor]:
-        """The inverse; what is not learned stays as in `numbers`."""
-        parts = torch.split(vector, [len(numbers[name]) for name in self.learned])
-        return {**numbers, **dict(zip(self.learned, parts, strict=True))}
+    def unflat(self, vector: Tensor, values: Values) -> dict[str, Tensor]:
+        """The inverse; groups that are not learned stay as in `values`."""
+        parts = torch.split(vector, [len(values[name]) for name in self.learned])
+        return {**values, **dict(zip(self.learned, parts, strict=True))}
 
 
 @dataclass(frozen=True)
-class FamilyTuning(Tuning):
-    """Grids for every number of steps; see :mod:`.warp`."""
+class FamilyParameters(Parameters):
+    """A density of steps that gives a grid for every step count; see :mod:`ld3.density`."""
 
     solver: Solver
     warp: Warp
@@ -162,82 +150,88 @@ class FamilyTuning(Tuning):
     def schedule(self) -> Schedule:
         return self.warp.schedule
 
-    def numbers(self, centre: float, width: float) -> dict[str, Tensor]:
-        """Those of a bump."""
+    def start_values(self, centre: float, width: float) -> dict[str, Tensor]:
+        """The values of a bump."""
         none = torch.empty(0, dtype=torch.float64, device="cpu")
         return {**self.warp.start(centre, width), "coefficients": none}
 
-    def tuned(self, numbers: Numbers, steps: int) -> Tuned:
-        return Tuned(self.warp.grid(numbers["times"], numbers["net"], steps))
+    def tuned(self, values: Values, steps: int) -> TunedSolver:
+        return TunedSolver(self.solver, self.warp.grid(values["times"], values["net"], steps))
 
     def probe(self, name: str) -> float:
         return {"times": 0.1, "net": 0.03}[name]
 
 
 @dataclass(frozen=True)
-class SolverTuning(Tuning):
-    """One number of steps."""
+class SolverParameters(Parameters):
+    """One solver with one step count."""
 
     solver: Solver
-    clock: Clock
+    grids: GridParameters
     learned: tuple[str, ...] = GROUPS[:2]
     exact: bool = False
 
     @property
     def schedule(self) -> Schedule:
-        return self.clock.schedule
+        return self.grids.schedule
 
     def probe(self, name: str) -> float:
-        low, high = self.clock.ends()
-        gap = float((high - low).abs()) / self.clock.steps
+        first, last = self.grids.ends()
+        gap = float((last - first).abs()) / self.grids.steps
         return {"times": 0.1, "net": 0.03 * gap, "coefficients": 0.02}[name]
 
-    def numbers(self, start: Tuned) -> dict[str, Tensor]:
-        """Those that stand for a start."""
+    def start_values(self, start: TunedSolver | TimeGrid) -> dict[str, Tensor]:
+        """The values that describe a start."""
+        if isinstance(start, TimeGrid):
+            start = TunedSolver(self.solver, start)
+        grid, corrections = start.grid, start.corrections
         coefficients = torch.empty(0, dtype=torch.float64, device="cpu")
+        if corrections is not None and start.solver != self.solver:
+            raise PlanError(
+                f"start: got learned coefficients of {start.solver.name}-{start.solver.order}, "
+                f"wanted those of {self.solver.name}-{self.solver.order}, or a start without them"
+            )
         if "coefficients" in self.learned:
-            coefficients = torch.zeros(len(self._places[0]), dtype=torch.float64, device="cpu")
-            if start.corrections is not None:
-                rows, columns = self._places
-                added = start.corrections / self._sizes(start.grid)
-                coefficients = added[rows, columns]
-        elif start.corrections is not None:
+            rows, columns = self._places
+            coefficients = torch.zeros(len(rows), dtype=torch.float64, device="cpu")
+            if corrections is not None:
+                coefficients = (corrections / self._scales(grid))[rows, columns]
+        elif corrections is not None:
             raise PlanError(
                 "start: got a plan with learned coefficients, wanted --learn "
                 "times+net+coefficients, or a start without them"
             )
-        logits, shifts = self.clock.logits(start.grid), self.clock.shifts(start.grid)
-        if self.clock.window_from == "logits":
+        logits, shifts = self.grids.logits(grid), self.grids.shifts(grid)
+        if self.grids.window_from == "logits":
             logits = logits - logits[0] + 1  # the code compares with a logit that stays at 1
         return {"times": logits, "net": shifts, "coefficients": coefficients}
 
-    def tuned(self, numbers: Numbers, steps: int) -> Tuned:
-        grid = self.clock.grid(numbers["times"], numbers["net"])
+    def tuned(self, values: Values, steps: int) -> TunedSolver:
+        grid = self.grids.grid(values["times"], values["net"])
         if "coefficients" not in self.learned:
-            return Tuned(grid)
-        sizes = self._sizes(grid)
-        free = torch.zeros_like(sizes).index_put(self._places, numbers["coefficients"])
+            return TunedSolver(self.solver, grid)
+        scales = self._scales(grid)
+        free = torch.zeros_like(scales).index_put(self._places, values["coefficients"])
         if self.exact:
-            first = torch.nn.functional.one_hot(torch.tensor(1, device="cpu"), sizes.shape[1])
+            first = torch.nn.functional.one_hot(torch.tensor(1, device="cpu"), scales.shape[1])
             free = free - free.sum(1, keepdim=True) * first
-        return Tuned(grid, sizes * free)
+        return TunedSolver(self.solver, grid, scales * free)
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
         """Rows and columns of the free corrections, in (M, M+1)."""
-        count = self.solver.nfe(self.clock.steps)
-        ones = torch.ones(count, count + 1, dtype=torch.bool, device="cpu").tril(1)
+        count = self.solver.nfe(self.grids.steps)
+        free = torch.ones(count, count + 1, dtype=torch.bool, device="cpu").tril(1)
         if self.exact:
-            ones[:, :2] = False
-        rows, columns = ones.nonzero(as_tuple=True)
+            free[:, :2] = False
+        rows, columns = free.nonzero(as_tuple=True)
         return rows, columns
 
     @torch.no_grad()
-    def _sizes(self, grid: TimeGrid) -> Tensor:
-        """(M, M+1): sigma_n / sigma_T on the noise, alpha_n on the answers."""
-        schedule, each = self.clock.schedule, self.solver.nfe(1)
-        at = grid.times[1:].repeat_interleave(each)  # of row n: the end of the step it belongs to
-        alpha, sigma = (f(at).exp() for f in (schedule.log_alpha, schedule.log_sigma))
+    def _scales(self, grid: TimeGrid) -> Tensor:
+        """(M, M+1): s_n in the first column, a_n in the others."""
+        schedule, each = self.grids.schedule, self.solver.nfe(1)
+        t = grid.times[1:].repeat_interleave(each)  # the end of the step that row n belongs to
+        alpha, sigma = (f(t).exp() for f in (schedule.log_alpha, schedule.log_sigma))
         start = schedule.log_sigma(grid.times[:1]).exp()
-        count = len(at)
-        return torch.cat([(sigma / start)[:, None], alpha[:, None].expand(count, count)], 1)
+        return torch.cat([(sigma / start)[:, None], alpha[:, None].expand(len(t), len(t))], 1)

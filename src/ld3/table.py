@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ld3.errors import PlanError
-from ld3.grids import Knots, TimeGrid
+from ld3.grids import Knots, TimeGrid, knots
 from ld3.predictions import Prediction, to_x0
 from ld3.sampling import integrate
 from ld3.schedules import Schedule
@@ -173,11 +173,20 @@ class Increments:
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """A grid, and what to add to the weights of the solver's table on it."""
+class TunedSolver:
+    """A solver on a grid, with corrections C of its table: V[n, j] + C[n-1, j] in the x0 form."""
 
+    solver: Solver
     grid: TimeGrid
-    corrections: Tensor | None = None  # (M, M+1): rows 1..M of the x0 form
+    corrections: Tensor | None = None  # (M, M+1): added to rows 1..M
+
+    @property
+    def nfe(self) -> int:
+        return self.solver.nfe(self.grid.steps)
+
+    def table(self, schedule: Schedule, prediction: Prediction = "x0") -> Table:
+        """Compiled for a noise schedule and the network's prediction; differentiable."""
+        return compile_table(self.solver, knots(schedule, self.grid), prediction, self.corrections)
 
 
 def compile_table(

@@ -1,410 +1,287 @@
-"""Learning a solver: gradient descent through it, one generator.
+"""Learning a solver: one generator.
 
-Per iteration: numbers -> tuned solver -> student samples of a batch of pairs -> distance to the
-teacher's -> slopes. Then the numbers move, and with soft forcing the noises move in their balls.
-Now and then the validation pairs judge; the result is what was best on them.
+Each iteration runs the student on a batch of training pairs and moves the parameters theta to lower
+mean(d^p), where d is the distance of the student's samples to the teacher's. Depending on the
+recipe, theta moves by Adam on phi with theta = theta_0 + W phi, by one optimiser per group, or by a
+Gauss-Newton step. With soft forcing, the noise of the batch moves as well.
 
-The numbers move in one of three ways: each group by a rule and rate of its own (the paper), all
-together by Adam in coordinates in which every direction matters alike, or, for a network that has
-no gradients, by Gauss-Newton from forward passes (both in :mod:`.differences`).
-
-`learn` yields after every iteration what there is to see, with a state from which it can go on to
-the bit.
+Validation runs every few iterations, on the moving average of theta. The result is the average with
+the lowest validation loss.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ld3.errors import ModelError, SpecError, StoreError
+from ld3.errors import SpecError
 from ld3.grids import TimeGrid
-from ld3.learner.differences import gauss_newton, precondition
-from ld3.learner.forcing import keep_better, moved, radius
-from ld3.learner.optimize import RULES, Memory, adam, clipped
-from ld3.parameters import GROUPS, Clock, Numbers, SolverTuning, Tuning
-from ld3.problem import Part, Problem, Task, chunks, evaluations, raised, tasks_of
-from ld3.table import Tuned
-from ld3.teacher import Pairs
-
-Learn = Literal["times", "times+net", "times+net+coefficients"]
-POSITIVE = ("epochs", "batch", "power", "patience", "validate_every")  # words of a recipe
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to learn: everything but the problem."""
-
-    learn: Learn = "times+net"
-    exact: bool = True  # corrections of coefficients keep constant networks exact
-    variable: Literal["lam", "t"] = "lam"
-    window_from: Literal["gaps", "logits"] = "gaps"
-    floor: float = 0.01  # of the mean gap
-    epochs_times: int = 0  # first epochs: times only; not when preconditioned
-    epochs: int = 10  # then: everything
-    batch: int = 8
-    precondition: int = 0  # samples to find the coordinates with; 0: each group by its own rule
-    rate: float = 0.1  # when preconditioned, in units of the error at the start
-    gradient_free: bool = False  # Gauss-Newton from forward passes
-    rule_times: Literal["sgd", "rmsprop", "adam"] = "adam"
-    rule_net: Literal["sgd", "rmsprop", "adam"] = "adam"
-    rate_times: float = 0.05
-    rate_net: float = 0.05  # in units of the variable
-    rate_coefficients: float = 0.01  # by Adam
-    clip: float = math.inf
-    gamma: float = 0.0  # radius r = gamma d / NFE^2; 0: hard forcing
-    rate_noise: float = 0.0  # of the batch mean
-    decay: Literal["cosine", "plateau"] = "cosine"
-    warm_up: int = 0  # iterations
-    patience: int = 5  # of the plateau, in validations
-    factor: float = 0.8
-    min_rate_times: float = 5e-5
-    min_rate_net: float = 1e-6
-    validate_every: int = 10  # iterations
-    average: float = 0.0  # of the numbers over iterations; 0: none
-    power: float = 1.0  # of the distances, before the mean over samples is taken
-    max_skipped: int = 20  # batches with a loss or slope that is not finite
-
-    def __post_init__(self) -> None:
-        for word, value in vars(self).items():
-            number = isinstance(value, int | float)
-            if number and not (value > 0 if word in POSITIVE else value >= 0):
-                kind = "a positive number" if word in POSITIVE else "0 or more"
-                raise SpecError(f"recipe {word}: got {value}, wanted {kind}")
-
-
-@dataclass(frozen=True)
-class State:
-    """All a run has in its head between two iterations."""
-
-    iteration: int
-    numbers: Numbers
-    mean: Numbers  # averages over iterations
-    best_numbers: Numbers
-    best: float  # validation loss of the best
-    rate_times: float
-    rate_net: float
-    rate_noise: float
-    near_train: Tensor  # z' of the pairs (M, *S); empty with hard forcing
-    near_valid: Tensor
-    scales: Tensor  # (K,) of the losses of the problems: one over those of the start, if several
-    basis: Tensor  # (P, P) of the preconditioned coordinates; empty without
-    memory: Mapping[str, Memory] = field(default_factory=dict)
-    worse: int = 0  # validations since the best
-    at_floor: int = 0
-    skipped: int = 0
-    evaluations: int = 0  # of the network on one sample; a backward pass counts two
-    done: bool = False
-
-    def to_tensors(self) -> dict[str, Tensor]:
-        """Every field as a tensor, numbers in full precision."""
-        return _flatten("", vars(self))
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "State":
-        """The inverse; a missing or surplus part is a :class:`StoreError`."""
-        plain: dict[str, Any] = {"memory": {}}
-        for name, value in tensors.items():
-            *outer, last = name.split(".")
-            inside = plain
-            for part in outer:
-                inside = inside.setdefault(part, {})
-            inside[last] = value
-        scalars = {f.name: f.type for f in fields(cls) if f.type in (int, float, bool)}
-        try:
-            plain |= {name: kind(plain[name].item()) for name, kind in scalars.items()}
-            if any(set(plain[name]) != set(GROUPS) for name in ("numbers", "mean", "best_numbers")):
-                raise KeyError("numbers")
-            return cls(**plain)
-        except (KeyError, TypeError, AttributeError, RuntimeError, ValueError) as error:
-            raise StoreError(f"saved state: got {error}, wanted all parts of a run") from None
-
-
-def _flatten(name: str, value: Any) -> dict[str, Tensor]:
-    """Nested mappings as tensors with dotted names."""
-    if isinstance(value, Mapping):
-        inner = (_flatten(f"{name}.{key}".lstrip("."), part) for key, part in value.items())
-        return {key: tensor for part in inner for key, tensor in part.items()}
-    if isinstance(value, Tensor):
-        return {name: value}
-    kind = torch.float64 if isinstance(value, float) else torch.int64
-    return {name: torch.tensor(value, dtype=kind, device="cpu")}
+from ld3.learner import rules
+from ld3.learner.course import Course, Task, evaluations, make_tasks
+from ld3.learner.forcing import keep_better, projected_step, radius
+from ld3.learner.least_squares import gauss_newton_step, preconditioner
+from ld3.learner.optimizers import Memory, clipped, optimizer_step
+from ld3.learner.recipes import GaussNewton, PaperRules, PreconditionedAdam, Recipe
+from ld3.learner.starts import find_starts, with_secant
+from ld3.learner.state import State
+from ld3.parameters import GridParameters, Parameters, SolverParameters, Values
+from ld3.problem import Part, Problem, chunks, raised
+from ld3.searches import make_grid
+from ld3.table import TunedSolver
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What there is to see after an iteration."""
+    """A run after an iteration."""
 
     iteration: int
     total: int
-    loss: float
-    valid: float | None  # when the validation pairs were asked
-    best: float
-    tuned: Tuned  # the best so far
+    loss: float | None  # of the batch; None before the first iteration
+    valid: float | None  # of the validation pairs, if they were evaluated
+    best: float  # the lowest validation loss
+    tuned: TunedSolver  # the one with the lowest validation loss
     state: State
 
-    @property
-    def grid(self) -> TimeGrid:
-        return self.tuned.grid
+
+def solver_parameters(problem: Problem, recipe: Recipe) -> SolverParameters:
+    """The parameters that a recipe learns of a problem."""
+    window = recipe.window_from if isinstance(recipe, PaperRules) else "gaps"
+    schedule, steps = problem.model.schedule, problem.steps
+    grids = GridParameters(schedule, steps, recipe.variable, recipe.floor, window_from=window)
+    return SolverParameters(problem.solver, grids, recipe.groups, recipe.exact)
 
 
-def tuning_of(problem: Problem, recipe: Recipe) -> SolverTuning:
-    """What is learned of a problem by a recipe."""
-    clock = Clock(
-        problem.model.schedule,
-        problem.steps,
-        recipe.variable,
-        recipe.floor,
-        window_from=recipe.window_from,
-    )
-    learned = tuple(recipe.learn.split("+"))
-    return SolverTuning(problem.solver, clock, learned, recipe.exact)
+def learning(
+    problem: Problem,
+    recipe: Recipe,
+    start: TunedSolver | TimeGrid | None = None,
+    *,
+    seed: int = 0,
+    state: State | None = None,
+) -> Iterator[Progress]:
+    """Learn one problem: yields the start (iteration 0), then once after each iteration.
 
-
-def begin(problem: Problem, recipe: Recipe, start: Tuned | TimeGrid) -> State:
-    """The state before the first iteration."""
-    tuning = tuning_of(problem, recipe)
-    numbers = tuning.numbers(start if isinstance(start, Tuned) else Tuned(start))
-    return begin_with([problem], recipe, tuning, numbers)
-
-
-def begin_with(
-    problems: Sequence[Problem], recipe: Recipe, tuning: Tuning, numbers: Numbers
-) -> State:
-    """The state before the first iteration on several problems at once.
-
-    They differ in steps or guidance. Each counts by its loss over that of the start.
+    `start` None is the best known grid on the validation pairs; secants are then used if the
+    network ripples in time. `seed` orders the batches. With `state`, a run continues to the bit:
+    the first item is that state.
     """
-    tasks = tasks_of(problems)
-    first = problems[0]
-    soft = recipe.gamma > 0
-    if soft and len(problems) > 1:
-        raise SpecError("gamma: got soft forcing for several problems, wanted 0 (hard forcing)")
+    spent = 0
+    if state is not None:
+        problem = replace(problem, secant=state.secant)
+    elif start is None:
+        found = find_starts(problem, 1, recipe.power)
+        problem, spent = with_secant(problem, found.roughness), found.evaluations
+        start = make_grid(found.names[0], problem.model.schedule, problem.steps)
+    parameters = solver_parameters(problem, recipe)
+    values: Values = {}
+    if state is None and start is not None:
+        values = parameters.start_values(start)
+    course = Course((problem,), parameters, values, spent)
+    yield from learn_course(course, recipe, seed=seed, state=state)
+
+
+def learn_course(
+    course: Course, recipe: Recipe, *, seed: int = 0, state: State | None = None
+) -> Iterator[Progress]:
+    """Learn several problems at once; they take turns, one iteration each.
+
+    Yields as :func:`learning` does; `tuned` is the solver of the first problem.
+    """
+    tasks, first = make_tasks(course.problems), course.problems[0]
+    spent = course.evaluations if state is None else state.evaluations
+    if state is None:
+        state = _first_state(course, tasks, recipe)
+        state = replace(state, evaluations=spent + evaluations(tasks))
+    scales = state.scales.tolist()
+    tasks = [replace(task, scale=scale) for task, scale in zip(tasks, scales, strict=True)]
+    batches = math.ceil(len(first.train) / recipe.batch)
+    run = _Run(
+        course.parameters, recipe, tasks, batches * recipe.all_epochs, _radius(course, recipe)
+    )
+    yield run.progress(state, None, None)
+    while state.iteration < run.total and not state.done:
+        epoch, position = divmod(state.iteration, batches)
+        if position == 0 and epoch > 0 and recipe.has_plateaus:
+            state = rules.reload_best(state)
+        order = rules.batch_order(len(first.train), seed, epoch)
+        index = order[position * recipe.batch : (position + 1) * recipe.batch]
+        state, loss = run.step(state, index, epoch)
+        valid = None
+        if state.iteration % recipe.validate_every == 0 or state.iteration == run.total:
+            valid = run.validation_loss(state)
+            state = rules.record_validation(state, valid, recipe, epoch)
+        if run.radius > 0 and position == batches - 1:
+            state = run.move_validation_noise(state)
+        state = replace(state, evaluations=spent + evaluations(tasks))
+        yield run.progress(state, loss, valid)
+
+
+def _radius(course: Course, recipe: Recipe) -> float:
+    if isinstance(recipe, GaussNewton) or recipe.gamma == 0:
+        return 0.0
+    if len(course.problems) > 1:
+        raise SpecError("recipe gamma: got soft forcing for several problems, wanted 0")
+    return radius(recipe.gamma, course.problems[0].model.shape, course.problems[0].nfe)
+
+
+def _first_state(course: Course, tasks: list[Task], recipe: Recipe) -> State:
+    """The state before the first iteration.
+
+    With several problems the loss of each is divided by its loss at the start; then best = 1.
+    """
+    first, parameters, values = course.problems[0], course.parameters, course.start
+    soft = _radius(course, recipe) > 0
     none = torch.empty(0, device="cpu")
-    basis = none
-    if recipe.precondition > 0 and not recipe.gradient_free:
-        basis = precondition(tasks, tuning, numbers, recipe.precondition)
+    basis, rates, rate_noise = none, {}, 0.0
+    if isinstance(recipe, PreconditionedAdam):
+        basis = preconditioner(tasks, parameters, values, recipe.precondition)
+    if not isinstance(recipe, GaussNewton):
+        rates = {name: _scalar(rate) for name, (rate, _) in recipe.rates.items()}
+        rate_noise = recipe.rate_noise
+    noise = first.valid.noise if soft else None
     losses = [
-        task.student.mean_loss(
-            tuning.table(numbers, task.steps),
-            first.valid.noise if soft else None,
-            power=recipe.power,
-        )
+        task.student.mean_loss(parameters.table(values, task.steps), noise, power=recipe.power)
         for task in tasks
     ]
     several = len(losses) > 1
-    scales = torch.tensor(
-        [1 / max(loss, 1e-12) if several else 1.0 for loss in losses], dtype=torch.float64,
-        device="cpu",
-    )  # fmt: skip
-    asked = {task.student for task in tasks}  # for the answers asked for once
-    once = 0 if soft else sum(len(s.problem.train) + len(s.problem.valid) for s in asked)
+    best = 1.0 if several else losses[0]
     return State(
         iteration=0,
-        numbers=numbers,
-        mean=numbers,
-        best_numbers=numbers,
-        best=1.0 if several else losses[0],
-        rate_times=recipe.rate_times,
-        rate_net=recipe.rate_net,
-        rate_noise=recipe.rate_noise,
-        near_train=first.train.noise if soft else none,
-        near_valid=first.valid.noise if soft else none,
-        scales=scales,
-        basis=basis,
-        evaluations=evaluations(tasks) + once,
+        values=values,
+        average=values,
+        best_values=values,
+        best=best if math.isfinite(best) else math.inf,
+        rates=rates,
+        scales=_scalar([1 / max(loss, 1e-12) if several else 1.0 for loss in losses]),
+        preconditioner=basis,
+        noise_train=first.train.noise if soft else none,
+        noise_valid=first.valid.noise if soft else none,
+        rate_noise=rate_noise,
+        secant=first.secant,
     )
 
 
-def learn(problem: Problem, recipe: Recipe, state: State, seed: int = 0) -> Iterator[Progress]:
-    """Go on from a state to the end of the recipe."""
-    return learn_all([problem], recipe, tuning_of(problem, recipe), state, seed)
+def _scalar(value: float | list[float]) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64, device="cpu")
 
 
-def learn_all(
-    problems: Sequence[Problem], recipe: Recipe, tuning: Tuning, state: State, seed: int = 0
-) -> Iterator[Progress]:
-    """The same for several problems, which take turns, an iteration each."""
-    tasks = tasks_of(problems, state.scales.tolist())
-    spent = state.evaluations
-    first = problems[0]
-    count = len(first.train)
-    per_epoch = math.ceil(count / recipe.batch)
-    total = per_epoch * (recipe.epochs_times + recipe.epochs)
-    r = radius(recipe.gamma, first.model.shape, first.nfe)
-    while state.iteration < total and not state.done:
-        epoch, position = divmod(state.iteration, per_epoch)
-        if position == 0 and epoch > 0 and recipe.decay == "plateau":
-            state = _reloaded(state)
-        order = _order(count, seed, epoch)
-        index = order[position * recipe.batch : (position + 1) * recipe.batch]
-        later = epoch >= recipe.epochs_times
-        state, loss = _descend(state, tasks, tuning, recipe, index, later, r, total)
-        valid = None
-        last = state.iteration == total
-        if state.iteration % recipe.validate_every == 0 or last:
-            state, valid = _judge(state, tasks, tuning, recipe, later)
-        if r > 0 and (position == per_epoch - 1):
-            state = _move_validation(state, tasks[0], tuning, recipe, r)
-        state = replace(state, evaluations=spent + evaluations(tasks))
-        tuned = tuning.tuned(state.best_numbers, first.steps)
-        yield Progress(state.iteration, total, loss, valid, state.best, tuned, state)
+@dataclass(frozen=True)
+class _Run:
+    """What stays the same during a run."""
 
+    parameters: Parameters
+    recipe: Recipe
+    tasks: list[Task]
+    total: int  # iterations
+    radius: float  # of soft forcing
 
-def finished(tuning: Tuning, steps: int, state: State) -> Progress:
-    """What a run that has nothing left to do came to."""
-    tuned = tuning.tuned(state.best_numbers, steps)
-    done = state.iteration
-    return Progress(done, done, state.best, None, state.best, tuned, state)
+    def progress(self, state: State, loss: float | None, valid: float | None) -> Progress:
+        tuned = self.parameters.tuned(state.best_values, self.tasks[0].steps)
+        return Progress(state.iteration, self.total, loss, valid, state.best, tuned, state)
 
-
-def _descend(
-    state: State,
-    tasks: Sequence[Task],
-    tuning: Tuning,
-    recipe: Recipe,
-    index: Tensor,
-    later: bool,
-    r: float,
-    total: int,
-) -> tuple[State, float]:
-    """One step of the numbers, and of the noises of the batch."""
-    if recipe.gradient_free:
-        numbers, loss = gauss_newton(tasks, tuning, state.numbers, index)
-        state = replace(state, iteration=state.iteration + 1, numbers=numbers, mean=numbers)
+    def step(self, state: State, index: Tensor, epoch: int) -> tuple[State, float]:
+        """One iteration on the batch `index`, and its loss."""
+        done = replace(state, iteration=state.iteration + 1)
+        recipe = self.recipe
+        if isinstance(recipe, GaussNewton):
+            values, loss = gauss_newton_step(self.tasks, self.parameters, state.values, index)
+            if not math.isfinite(loss):
+                return rules.skip_batch(done, recipe), loss
+            return replace(done, values=values, average=values), loss
+        losses, slope, noise_slope = self._slopes(state, index)
+        loss = float(losses.mean())
+        if not all(bool(torch.isfinite(t).all()) for t in (losses, slope, noise_slope)):
+            return rules.skip_batch(done, recipe), loss
+        factor = rules.rate_factor(recipe, state.iteration, self.total)
+        values, memory = self._moved(recipe, state, slope, factor, epoch)
+        average = rules.averaged(state.average, values, recipe.average, state.iteration)
+        state = replace(done, values=values, average=average, optimizer=memory)
+        if self.radius > 0:
+            state = self._move_noise(state, "train", index, losses, noise_slope)
         return state, loss
-    task = tasks[state.iteration % len(tasks)]
-    leaf = tuning.flat(state.numbers).requires_grad_()
-    near = state.near_train[index].clone().requires_grad_() if r > 0 else None
-    table = tuning.table(tuning.unflat(leaf, state.numbers), task.steps)
-    losses = task.scale * task.student.losses("train", index, table, near)
-    leaves = (leaf,) if near is None else (leaf, near)
-    slopes = torch.autograd.grad(raised(losses, recipe.power).mean(), leaves)
-    losses = losses.detach()
-    loss = float(losses.mean())
-    state = replace(state, iteration=state.iteration + 1)
-    if not all(bool(torch.isfinite(value).all()) for value in (losses, *slopes)):
-        if state.skipped >= recipe.max_skipped:
-            raise ModelError(
-                f"learning: got a loss or slope that is not finite {state.skipped + 1} times, the "
-                f"last at iteration {state.iteration}; try a smaller rate or another start"
-            )
-        return replace(state, skipped=state.skipped + 1), loss
 
-    done = state.iteration - 1
-    fade = min(1.0, (done + 1) / (recipe.warm_up + 1))
-    if recipe.decay == "cosine":
-        fade *= 0.5 * (1 + math.cos(math.pi * done / total))
-    numbers, memory = _moved(state, tuning, recipe, slopes[0], fade, later)
-    keep = min(recipe.average, (done + 1) / (done + 10))
-    mean = {name: keep * state.mean[name] + (1 - keep) * numbers[name] for name in numbers}
-    state = replace(state, numbers=numbers, mean=mean, memory=memory)
-    if r > 0:
-        state = _move_noise(state, task, tuning, "train", index, losses, slopes[1], r)
-    return state, loss
+    @torch.enable_grad()
+    def _slopes(self, state: State, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses (B,) of a batch, and the slopes of mean(d^p) in theta and in the noise."""
+        task = self.tasks[state.iteration % len(self.tasks)]
+        leaf = self.parameters.flat(state.values).requires_grad_()
+        table = self.parameters.table(self.parameters.unflat(leaf, state.values), task.steps)
+        noise = state.noise_train[index].requires_grad_() if self.radius > 0 else None
+        losses = task.scale * task.student.losses("train", index, table, noise)
+        leaves = (leaf,) if noise is None else (leaf, noise)
+        slope, *others = torch.autograd.grad(raised(losses, self.recipe.power).mean(), leaves)
+        return losses.detach(), slope, others[0] if others else torch.zeros_like(slope)
 
+    def _moved(
+        self,
+        recipe: PreconditionedAdam | PaperRules,
+        state: State,
+        slope: Tensor,
+        factor: float,
+        epoch: int,
+    ) -> tuple[dict[str, Tensor], dict[str, Memory]]:
+        """The values after a step, and the memory of the optimisers."""
+        memory = dict(state.optimizer)
+        if isinstance(recipe, PreconditionedAdam):
+            basis, rate = state.preconditioner, factor * float(state.rates["all"])
+            phi, memory["all"] = optimizer_step(
+                "adam", torch.zeros_like(slope), clipped(basis @ slope, recipe.clip), rate,
+                memory.get("all", {}),
+            )  # fmt: skip
+            theta = self.parameters.flat(state.values) + basis @ phi
+            return self.parameters.unflat(theta, state.values), memory
+        slopes, values = self.parameters.unflat(slope, state.values), dict(state.values)
+        for name in recipe.moved(epoch):
+            values[name], memory[name] = optimizer_step(
+                recipe.rules[name], values[name], clipped(slopes[name], recipe.clip),
+                factor * float(state.rates[name]), memory.get(name, {}),
+            )  # fmt: skip
+        return values, memory
 
-def _moved(
-    state: State, tuning: Tuning, recipe: Recipe, slope: Tensor, fade: float, later: bool
-) -> tuple[dict[str, Tensor], dict[str, Memory]]:
-    """The numbers after a step, and what their rules remember."""
-    memory = dict(state.memory)
-    if len(state.basis) > 0:
-        basis = state.basis
-        step, memory["all"] = adam(clipped(basis @ slope, recipe.clip), memory.get("all", {}))
-        theta = tuning.flat(state.numbers) - fade * recipe.rate * (basis @ step)
-        return tuning.unflat(theta, state.numbers), memory
-    ways = {
-        "times": (RULES[recipe.rule_times], state.rate_times),
-        "net": (RULES[recipe.rule_net], state.rate_net),
-        "coefficients": (adam, recipe.rate_coefficients),
-    }
-    slopes = tuning.unflat(slope, state.numbers)
-    numbers = dict(state.numbers)
-    for name in tuning.learned if later else ("times",):
-        rule, rate = ways[name]
-        step, memory[name] = rule(clipped(slopes[name], recipe.clip), memory.get(name, {}))
-        numbers[name] = numbers[name] - fade * rate * step
-    return numbers, memory
+    def validation_loss(self, state: State) -> float:
+        """Mean over the problems of scale * loss, for the averaged values."""
+        noise = state.noise_valid if self.radius > 0 else None
+        total = 0.0
+        for task in self.tasks:
+            table = self.parameters.table(state.average, task.steps)
+            loss = task.student.mean_loss(table, noise, power=self.recipe.power)
+            total += task.scale * loss / len(self.tasks)
+        return total
 
+    def move_validation_noise(self, state: State) -> State:
+        """One step of the noise of all validation pairs; the best loss is computed again.
 
-def _move_noise(
-    state: State,
-    task: Task,
-    tuning: Tuning,
-    part: Part,
-    index: Tensor,
-    losses: Tensor,
-    slope: Tensor,
-    r: float,
-) -> State:
-    """Projected step of the noises of a batch, kept where it lowers the loss."""
-    student = task.student
-    pairs: Pairs = getattr(student.problem, part)
-    near: Tensor = getattr(state, f"near_{part}")
-    candidate = moved(near[index], pairs.noise[index], slope, state.rate_noise, r)
-    with torch.no_grad():
-        table = tuning.table(state.numbers, task.steps)
-        after = student.losses(part, index, table, candidate)
-    near = near.clone()
-    near[index] = keep_better(near[index], candidate, losses, after)
-    return replace(state, near_train=near) if part == "train" else replace(state, near_valid=near)
+        If no noise moved, its rate is halved.
+        """
+        task, before = self.tasks[0], state.noise_valid
+        for index in chunks(len(before), self.recipe.batch):
+            with torch.enable_grad():
+                noise = state.noise_valid[index].requires_grad_()
+                table = self.parameters.table(state.values, task.steps)
+                losses = task.student.losses("valid", index, table, noise)
+                (slope,) = torch.autograd.grad(losses.mean(), noise)
+            state = self._move_noise(state, "valid", index, losses.detach(), slope)
+        if torch.equal(before, state.noise_valid):
+            state = replace(state, rate_noise=0.5 * state.rate_noise)
+        best = self.parameters.table(state.best_values, task.steps)
+        loss = task.student.mean_loss(best, state.noise_valid, power=self.recipe.power)
+        return replace(state, best=loss)
 
-
-def _move_validation(state: State, task: Task, tuning: Tuning, recipe: Recipe, r: float) -> State:
-    """The validation noises move too, once an epoch, with the numbers held still."""
-    before = state.near_valid
-    for index in chunks(len(before), recipe.batch):
-        near = state.near_valid[index].clone().requires_grad_()
-        table = tuning.table(state.numbers, task.steps)
-        losses = task.student.losses("valid", index, table, near)
-        (slope,) = torch.autograd.grad(losses.mean(), near)
-        state = _move_noise(state, task, tuning, "valid", index, losses.detach(), slope, r)
-    if torch.equal(before, state.near_valid):
-        state = replace(state, rate_noise=0.5 * state.rate_noise)
-    best = tuning.table(state.best_numbers, task.steps)
-    valid = task.student.mean_loss(best, state.near_valid, power=recipe.power)
-    return replace(state, best=valid)
-
-
-def _judge(
-    state: State, tasks: Sequence[Task], tuning: Tuning, recipe: Recipe, later: bool
-) -> tuple[State, float]:
-    """Ask the validation pairs; remember the best; on a plateau reload it and slow down."""
-    near = state.near_valid if recipe.gamma > 0 else None
-    valid = 0.0
-    for task in tasks:
-        table = tuning.table(state.mean, task.steps)
-        loss = task.student.mean_loss(table, near, power=recipe.power)
-        valid += task.scale * loss / len(tasks)
-    if valid < state.best:
-        return replace(state, best=valid, best_numbers=state.mean, worse=0), valid
-    state = replace(state, worse=state.worse + 1)
-    if recipe.decay == "plateau" and state.worse >= recipe.patience:
-        state = _reloaded(state)
-        state = replace(
-            state, rate_times=max(recipe.factor * state.rate_times, recipe.min_rate_times)
-        )
-        if later and "net" in tuning.learned:
-            floor = recipe.min_rate_net
-            stuck = state.rate_net <= floor
-            state = replace(
-                state,
-                rate_net=max(recipe.factor * state.rate_net, floor),
-                at_floor=state.at_floor + stuck,
-            )
-            state = replace(state, done=state.at_floor >= recipe.patience)
-    return state, valid
-
-
-def _reloaded(state: State) -> State:
-    return replace(state, numbers=state.best_numbers, mean=state.best_numbers, worse=0)
-
-
-def _order(count: int, seed: int, epoch: int) -> Tensor:
-    """The pairs in the order of an epoch, from the seed and the epoch alone."""
-    generator = torch.Generator(device="cpu").manual_seed(1_000_003 * seed + epoch)
-    return torch.randperm(count, generator=generator, device="cpu")
+    @torch.no_grad()
+    def _move_noise(
+        self, state: State, part: Part, index: Tensor, losses: Tensor, slope: Tensor
+    ) -> State:
+        """A projected step of the noise of a batch, kept where it lowers the loss."""
+        student, steps = self.tasks[0].student, self.tasks[0].steps
+        pairs = student.problem.train if part == "train" else student.problem.valid
+        noise = state.noise_train if part == "train" else state.noise_valid
+        old = noise[index]
+        new = projected_step(old, pairs.noise[index], slope, state.rate_noise, self.radius)
+        after = student.losses(part, index, self.parameters.table(state.values, steps), new)
+        noise = noise.clone()
+        noise[index] = keep_better(old, new, losses, after)
+        if part == "train":
+            return replace(state, noise_train=noise)
+        return replace(state, noise_valid=noise)

@@ -25,18 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ld3.errors import unknown
-from ld3.learner.learn import Recipe
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """Which solver teaches, on which grid; order 0 is the solver's own."""
-
-    solver: str = "unipc"
-    order: int = 3
-    variant: str = "bh1"
-    grid: str = "logsnr"
-    steps: int = 20
+from ld3.learner.recipes import GaussNewton, PaperRules, PreconditionedAdam, Recipe
+from ld3.teacher import Teacher
 
 
 @dataclass(frozen=True)
@@ -44,20 +34,19 @@ class Preset:
     """A recipe with its pairs and teacher."""
 
     recipe: Recipe
-    train: int
+    train: int  # pairs
     valid: int
     teacher: Teacher
     starts: int = 1  # how many of the best known grids to learn from
 
 
-_OURS = Recipe(
-    learn="times+net+coefficients", precondition=12, rate=0.08, warm_up=5, average=0.95, power=0.75
+_OURS = PreconditionedAdam(
+    learn="times+net+coefficients", rate=0.08, warm_up=5, average=0.95, power=0.75
 )
 
 
 def _fast(nfe: int) -> Preset:
-    recipe = replace(_OURS, epochs=5, validate_every=15)
-    return Preset(recipe, 48, 16, Teacher(steps=20))
+    return Preset(replace(_OURS, epochs=5, validate_every=15), 48, 16, Teacher(steps=20))
 
 
 def _standard(nfe: int) -> Preset:
@@ -70,47 +59,24 @@ def _best(nfe: int) -> Preset:
     return Preset(recipe, 256, 64, Teacher(steps=40), starts=2)
 
 
-_PAPER = Recipe(
-    floor=0.0,
-    epochs_times=2,
-    rule_times="rmsprop",
-    rule_net="sgd",
-    clip=1.0,
-    gamma=0.001,
-    decay="plateau",
-    validate_every=1,
-)
-
-
 def _paper_pixel(nfe: int) -> Preset:
-    recipe = replace(
-        _PAPER,
-        variable="lam",
-        epochs=5,
-        batch=2,
-        rate_times=0.005,
-        rate_net=0.1 / nfe,
-        rate_noise=12.0 / nfe,
+    recipe = PaperRules(
+        epochs=5, batch=2, rate_times=0.005, rate_net=0.1 / nfe, rate_noise=12.0 / nfe
     )
     return Preset(recipe, 50, 50, Teacher("unipc", 3, "bh1", "logsnr", 20))
 
 
 def _paper_latent(nfe: int) -> Preset:
-    recipe = replace(
-        _PAPER,
-        variable="t",
-        epochs=3,
-        batch=1,
-        rate_times=0.001,
-        rate_net=0.001 / nfe,
+    recipe = PaperRules(
+        variable="t", epochs=3, batch=1, rate_times=0.001, rate_net=0.001 / nfe,
         rate_noise=12.0 / nfe,
-    )
+    )  # fmt: skip
     return Preset(recipe, 50, 50, Teacher("unipc", 3, "bh2", "uniform", 20))
 
 
 def _paper_text(nfe: int) -> Preset:
-    recipe = _paper_latent(nfe).recipe
-    return Preset(recipe, 25, 25, Teacher("ipndm", 2, "", "gits-sd", nfe + 1))
+    teacher = Teacher("ipndm", 2, "", "gits-sd", nfe + 1)
+    return Preset(_paper_latent(nfe).recipe, 25, 25, teacher)
 
 
 PRESETS: dict[str, tuple[Callable[[int], Preset], str]] = {
@@ -124,7 +90,7 @@ PRESETS: dict[str, tuple[Callable[[int], Preset], str]] = {
 
 
 def for_family(preset: Preset) -> Preset:
-    """The same pairs and teacher, for all numbers of evaluations at once: more iterations."""
+    """Times and network times of a family, with twice as many iterations."""
     recipe = replace(
         preset.recipe, learn="times+net", variable="lam", epochs=2 * preset.recipe.epochs,
         validate_every=2 * preset.recipe.validate_every,
@@ -133,26 +99,27 @@ def for_family(preset: Preset) -> Preset:
 
 
 def without_gradients(preset: Preset) -> Preset:
-    """The same pairs and teacher, by Gauss-Newton from forward passes."""
-    recipe = replace(
-        preset.recipe, gradient_free=True, precondition=0, gamma=0.0, batch=min(32, preset.train),
-        epochs_times=0, epochs=max(1, 5 * min(32, preset.train) // preset.train), validate_every=1,
+    """The same pairs and teacher, by Gauss-Newton."""
+    old, batch = preset.recipe, min(32, preset.train)
+    recipe = GaussNewton(
+        learn=old.learn, exact=old.exact, variable=old.variable, floor=old.floor, power=old.power,
+        batch=batch, epochs=max(1, 5 * batch // preset.train), max_skipped=old.max_skipped,
     )  # fmt: skip
     return replace(preset, recipe=recipe)
 
 
-def make_preset(name: str, nfe: int, pairs: int | None = None) -> Preset:
-    """The preset for a number of evaluations; `pairs` replaces its number of learning pairs."""
+def make_preset(
+    name: str, nfe: int, pairs: int | None = None, valid: int | None = None
+) -> Preset:
+    """The preset for a number of evaluations, with other numbers of training and validation pairs."""
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     preset = PRESETS[name][0](nfe)
-    if pairs is None:
-        return preset
-    valid = min(preset.valid, max(8, pairs // 2))
-    return replace(preset, train=pairs, valid=valid)
+    if pairs is not None:
+        preset = replace(preset, train=pairs, valid=min(preset.valid, max(8, pairs // 2)))
+    return preset if valid is None else replace(preset, valid=valid)
 
 
 def iterations(preset: Preset) -> int:
-    """How many iterations the recipe takes."""
-    recipe = preset.recipe
-    return math.ceil(preset.train / recipe.batch) * (recipe.epochs_times + recipe.epochs)
+    """Iterations of a run from one start."""
+    return math.ceil(preset.train / preset.recipe.batch) * preset.recipe.all_epochs

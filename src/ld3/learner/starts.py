@@ -1,30 +1,61 @@
-"""Where learning begins: the best of the known grids, by forward passes on the validation pairs."""
+"""Where learning begins: the best known grids, by forward passes on the validation pairs."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from ld3.searches import BUMPS, METHODS
+from ld3.problem import SECANT, Problem, Student
+from ld3.searches import BUMPS, GRIDS, make_grid
+from ld3.searches.protocol import Report, silent
+from ld3.table import TunedSolver
 
-GRIDS = tuple(name for name in METHODS if not name.startswith("paper-"))
 TRIED = (*GRIDS, *BUMPS)
-SCREEN, FINALISTS = 6, 6  # pairs on which all are compared; how many are on all pairs
+SCREEN = 6  # validation pairs on which all grids are compared
+FINALISTS = 6  # grids that are compared on all pairs
+ROUGH = 0.5  # roughness above which secants are used
 
 
-def finalists(
-    loss: Callable[[str, int], float], tell: Callable[[int, int], None]
-) -> dict[str, float]:
-    """The losses on all pairs of those that are best on a few; `loss(name, pairs)`, 0: all."""
-    losses: dict[str, float] = {}
-    for pairs, names in ((SCREEN, TRIED), (0, ())):
-        names = names or tuple(ranked(losses)[:FINALISTS])
-        losses = {}
+@dataclass(frozen=True)
+class Starts:
+    """The best known grids of a problem, best first."""
+
+    names: tuple[str, ...]
+    losses: dict[str, float]  # of the finalists, on all validation pairs
+    roughness: float  # of the network, on the best grid
+    evaluations: int
+
+
+def find_starts(
+    problem: Problem, count: int = 1, power: float = 1.0, progress: Report = silent
+) -> Starts:
+    """The `count` grids of lowest (mean d^power)^(1/power).
+
+    All known grids are compared on a few validation pairs, the best of them on all.
+    """
+    student, schedule = Student(problem), problem.model.schedule
+
+    def losses(names: Sequence[str], limit: int) -> dict[str, float]:
+        found = {}
         for done, name in enumerate(names):
-            losses[name] = loss(name, pairs)
-            tell(done + 1, len(names))
-    return losses
+            grid = make_grid(name, schedule, problem.steps)
+            table = TunedSolver(problem.solver, grid).table(schedule)
+            found[name] = student.mean_loss(table, limit=limit, power=power)
+            progress(done + 1, len(names))
+        return {name: found[name] for name in _ranked(found)}
+
+    finalists = losses(list(losses(TRIED, SCREEN))[:FINALISTS], 0)
+    names = tuple(finalists)[:count]
+    rough = student.roughness(make_grid(names[0], schedule, problem.steps))
+    rough = rough if math.isfinite(rough) else 0.0
+    return Starts(names, finalists, rough, student.evaluations)
 
 
-def ranked(losses: Mapping[str, float]) -> list[str]:
-    """Best first; those that are not finite only if there are no others."""
+def with_secant(problem: Problem, roughness: float) -> Problem:
+    """The problem, with secants instead of slopes if the network is rough."""
+    return replace(problem, secant=SECANT) if roughness > ROUGH else problem
+
+
+def _ranked(losses: dict[str, float]) -> list[str]:
+    """Lowest first; without losses that are not finite, unless there are no others."""
     finite = [name for name in losses if math.isfinite(losses[name])] or list(losses)
     return sorted(finite, key=lambda name: losses[name])

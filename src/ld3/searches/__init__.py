@@ -8,6 +8,8 @@ from ld3.searches.handmade import HANDMADE, Handmade, tangent_law
 from ld3.searches.published import PUBLISHED
 
 METHODS: dict[str, Handmade] = HANDMADE | PUBLISHED
+GRIDS = tuple(name for name in METHODS if not name.startswith("paper-"))
+"""The known grids without those that only reproduce the LD3 paper's code."""
 
 
 def make_method(name: str) -> Handmade:
@@ -25,5 +27,6 @@ def make_grid(name: str, schedule: Schedule, steps: int) -> TimeGrid:
 
 
 __all__ = [
-    "BUMPS", "HANDMADE", "METHODS", "PUBLISHED", "bump", "make_grid", "make_method", "tangent_law",
+    "BUMPS", "GRIDS", "HANDMADE", "METHODS", "PUBLISHED", "bump", "make_grid", "make_method",
+    "tangent_law",
 ]  # fmt: skip

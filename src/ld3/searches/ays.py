@@ -30,13 +30,13 @@ from torch import Tensor
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
 from ld3.models import bind
-from ld3.problem import CHUNK, Problem, chunks, take
+from ld3.problem import Problem, chunks, take
 from ld3.searches.handmade import HANDMADE
-from ld3.searches.protocol import Found, Need, Tell
+from ld3.searches.protocol import Found, Need, Report
 from ld3.searches.published import between
 from ld3.searches.trajectories import fine_trajectory, is_latent, some
 from ld3.solvers import make_solver
-from ld3.table import Tuned
+from ld3.table import TunedSolver
 
 STAGES = (10, 20, 40)
 TEACHER = 20  # steps of UniPC-3 for the data of latent models
@@ -66,10 +66,10 @@ class AYS:
             return "AYS (Sabour et al. 2024): the KL bound of the SDE as published"
         return "AYS (Sabour et al. 2024), weighted for the ODE"
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         schedule, steps = problem.model.schedule, problem.steps
         times = HANDMADE["logsnr"](schedule, max(self.levels, 4 * steps)).times
-        moments = watch(problem, times, self.samples, seed, tell)
+        moments = watch(problem, times, self.samples, seed, progress)
         bound = Bound.of(schedule.lam(times), moments, self.weight)
         lam = schedule.lam(HANDMADE[self.start](schedule, STAGES[0]).times)
         curve: list[float] = []
@@ -83,7 +83,7 @@ class AYS:
         u = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")[1:-1]
         inner = schedule.time_at(between(lam, u))
         grid = TimeGrid.of(torch.cat([times[:1], inner, times[-1:]]))
-        return Found(Tuned(grid), moments.evaluations, tuple(curve))
+        return Found(TunedSolver(problem.solver, grid), moments.evaluations, tuple(curve))
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,24 @@ class Moments:
 
 
 @torch.no_grad()
-def watch(problem: Problem, times: Tensor, samples: int, seed: int, tell: Tell) -> Moments:
+def watch(problem: Problem, times: Tensor, samples: int, seed: int, progress: Report) -> Moments:
     """Ask the network at all times, of data that is noised step by step."""
     model, index = problem.model, some(problem, samples)
     data, spent = _data(problem, index)
     s = torch.exp(-model.schedule.lam(times)).tolist()
     alpha = model.schedule.log_alpha(times).exp().tolist()
-    generator = torch.Generator(device="cpu").manual_seed(seed)
     products = torch.zeros(len(s), len(s), dtype=torch.float64, device="cpu")
-    for part in chunks(len(index), CHUNK):
+    for part in chunks(len(index), problem.batch):
         denoise = bind(model, take(problem.train.cond, part), guidance=problem.guidance)
+        generator = torch.Generator(device="cpu").manual_seed(seed)  # the same noise in any batch
         answers: list[Tensor] = []
         xbar, below = data[part], 0.0
         for k in reversed(range(len(s))):
-            z = torch.randn(xbar.shape, generator=generator, dtype=torch.float32, device="cpu")
-            xbar = xbar + (s[k] ** 2 - below**2) ** 0.5 * z.to(xbar)
+            z = torch.randn(data.shape, generator=generator, dtype=torch.float32, device="cpu")
+            xbar = xbar + (s[k] ** 2 - below**2) ** 0.5 * z[part].to(xbar)
             below = s[k]
             answers.insert(0, denoise(alpha[k] * xbar, times[k]).double().flatten())
-            tell(int(part[0]) * len(s) + (len(s) - k) * len(part), len(index) * len(s))
+            progress(int(part[0]) * len(s) + (len(s) - k) * len(part), len(index) * len(s))
         said = torch.stack(answers)  # (K, B d)
         products += (said @ said.T).cpu()
     own = products.diagonal()

@@ -23,12 +23,10 @@ from torch import Tensor
 
 from ld3.distances import Distance, FeatureDistance
 from ld3.errors import ModelError
-from ld3.learner.optimize import Memory, adam
-from ld3.parameters import Clock, SolverTuning
+from ld3.parameters import GridParameters, SolverParameters
 from ld3.problem import Problem, Student
 from ld3.searches.handmade import HANDMADE
-from ld3.searches.protocol import Found, Need, Tell
-from ld3.table import Tuned
+from ld3.searches.protocol import Found, Need, Report
 
 
 @dataclass(frozen=True)
@@ -49,42 +47,38 @@ class DDSS:
         said = "DDSS (Watson et al. 2022): kernel distance of unpaired samples"
         return f"{said}, with coefficients" if self.coefficients else said
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         schedule, steps = problem.model.schedule, problem.steps
         learned = ("times", "coefficients") if self.coefficients else ("times",)
-        tuning = SolverTuning(problem.solver, Clock(schedule, steps), learned, exact=False)
-        numbers = tuning.numbers(Tuned(HANDMADE[self.start](schedule, steps)))
+        parameters = SolverParameters(problem.solver, GridParameters(schedule, steps), learned)
+        values = parameters.start_values(HANDMADE[self.start](schedule, steps))
+        leaves = {name: values[name].requires_grad_() for name in learned}
         rates = {"times": self.rate_times, "coefficients": self.rate_coefficients}
+        adam = torch.optim.Adam([{"params": [leaves[name]]} for name in learned], betas=(0.9, 0.99))
         student, count = Student(problem), len(problem.train)
         given = features(problem.distance, problem.train.target)
         unit = given.square().mean().sqrt().clamp_min(1e-12)
         generator = torch.Generator(device="cpu").manual_seed(seed)
-        memory: dict[str, Memory] = {name: {} for name in learned}
         curve: list[float] = []
         for number in range(self.iterations):
             index = torch.randperm(count, generator=generator, device="cpu")[: self.batch]
-            leaf = tuning.flat(numbers).requires_grad_()
-            table = tuning.table(tuning.unflat(leaf, numbers), steps)
-            x, _ = student.sample("train", index, table, known=student.first("train", index))
+            x, _ = student.sample("train", index, parameters.table(values, steps))
             made = features(problem.distance, problem.model.decode(x))
             loss = kernel_distance(made / unit, given / unit)
-            (slope,) = torch.autograd.grad(loss, leaf)
+            slopes = torch.autograd.grad(loss, list(leaves.values()))
             curve.append(loss.item())
-            if not bool(torch.isfinite(slope).all()):
+            if not all(bool(torch.isfinite(slope).all()) for slope in slopes):
                 raise ModelError(
                     f"ddss: got a slope that is not finite at iteration {number + 1}, wanted "
                     "finite; try a smaller rate or another start"
                 )
-            slopes = tuning.unflat(slope, numbers)
-            fade = 0.5 * (1 + math.cos(math.pi * number / self.iterations))
-            moved = dict(numbers)
-            for name in learned:
-                step, memory[name] = adam(slopes[name], memory[name])
-                moved[name] = numbers[name] - fade * rates[name] * step
-            numbers = moved
-            tell(number + 1, self.iterations)
-        tuned = tuning.tuned(numbers, steps)
-        return Found(tuned, student.evaluations + count, tuple(curve))
+            factor = 0.5 * (1 + math.cos(math.pi * number / self.iterations))
+            for name, slope, group in zip(learned, slopes, adam.param_groups, strict=True):
+                leaves[name].grad, group["lr"] = slope, factor * rates[name]
+            adam.step()
+            progress(number + 1, self.iterations)
+        final = {name: value.detach() for name, value in values.items()}
+        return Found(parameters.tuned(final, steps), student.evaluations, tuple(curve))
 
 
 def features(distance: Distance, samples: Tensor) -> Tensor:

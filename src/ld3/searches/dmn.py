@@ -11,11 +11,11 @@ and the bound is, with orders rising 1, 2, 3 at the start and falling at the end
 
     sum over steps of order 1 of |J_ss w_s|  +  sum_n |sum over other steps of J_sn w_n|
 
-The steps 1 and 2 are not summed with their signs: each adds sqrt(sum_n (J_sn w_n)^2). The code of
-the LD3 paper sums them, too, for N > 7; errors then cancel in the bound that do not in samples.
+Steps 1 and 2 are not in the signed sum: each adds sqrt(sum_n (J_sn w_n)^2). The code of the LD3
+paper includes them for N > 7; then errors cancel in the bound that do not cancel in samples.
 
-The gaps in lam are a softmax with a floor, so that no gap is ever zero; Adam with exact gradients
-in float64 does the rest, from an even grid in lam and one in t. The better of the two is taken.
+The gaps in lam are a softmax with a floor. Adam in float64 minimises the bound from an even grid in
+lam and from one in t. The lower bound is taken.
 """
 
 import math
@@ -27,15 +27,14 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, phi_functions
-from ld3.learner.optimize import Memory, adam
-from ld3.parameters import Clock
+from ld3.parameters import GridParameters
 from ld3.problem import Problem
 from ld3.schedules import Schedule
 from ld3.searches.handmade import HANDMADE
-from ld3.searches.protocol import Found, Need, Tell
+from ld3.searches.protocol import Found, Need, Report
 from ld3.searches.trajectories import is_latent
 from ld3.solvers.base import moment_weights
-from ld3.table import Tuned
+from ld3.table import TunedSolver
 
 ORDER = 3
 ALONE = 3  # steps before it are not summed with their signs
@@ -84,24 +83,23 @@ def lowest_bound(
     schedule: Schedule, steps: int, start: TimeGrid, p: float, iterations: int = 200
 ) -> tuple[TimeGrid, tuple[float, ...]]:
     """The best grid on the way down from a start, and the bound after each iteration."""
-    clock = Clock(schedule, steps, "lam", floor=0.01)
-    first, last = clock.ends()
-    logits = clock.logits(start)
-    best, lowest, curve = logits, math.inf, []
-    memory: Memory = {}
+    grids = GridParameters(schedule, steps, "lam", floor=0.01)
+    first, last = grids.ends()
+    logits = grids.logits(start).requires_grad_()
+    best, lowest, curve = logits.detach().clone(), math.inf, []
+    adam = torch.optim.Adam([logits], betas=(0.9, 0.99))
     for number in range(iterations + 1):
-        leaf = logits.clone().requires_grad_()
-        share = clock.shares(leaf).cumsum(0)
+        share = grids.shares(logits).cumsum(0)
         lam = first + (last - first) * torch.cat([torch.zeros_like(share[:1]), share])
         bound = error_bound(lam, p).log()  # bounds of different N are of different size
-        (slope,) = torch.autograd.grad(bound, leaf)
         curve.append(math.exp(bound.item()))
         if curve[-1] < lowest:
-            lowest, best = curve[-1], logits
-        step, memory = adam(slope, memory)
-        logits = logits - 0.05 * (1 + math.cos(math.pi * number / iterations)) * step
+            lowest, best = curve[-1], logits.detach().clone()
+        (logits.grad,) = torch.autograd.grad(bound, logits)
+        adam.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * number / iterations))
+        adam.step()
     still = torch.zeros(steps - 1, dtype=torch.float64, device="cpu")
-    return clock.grid(best, still), tuple(curve)
+    return grids.grid(best, still), tuple(curve)
 
 
 @dataclass(frozen=True)
@@ -119,13 +117,13 @@ class DMN:
         if self.start not in STARTS:
             raise SpecError(f"start: got {self.start!r}, wanted lam, t or both")
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         schedule, steps = problem.model.schedule, problem.steps
         p = (2.0 if is_latent(problem) else 1.0) if self.p is None else self.p
         tried = []
         for name in STARTS[self.start]:
             start = HANDMADE[name](schedule, steps)
             tried.append(lowest_bound(schedule, steps, start, p, self.iterations))
-            tell(len(tried), len(STARTS[self.start]))
+            progress(len(tried), len(STARTS[self.start]))
         grid, curve = min(tried, key=lambda found: min(found[1]))
-        return Found(Tuned(grid), 0, curve)
+        return Found(TunedSolver(problem.solver, grid), 0, curve)

@@ -24,11 +24,11 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
-from ld3.problem import CHUNK, Problem, chunks
-from ld3.searches.protocol import Found, Need, Tell
+from ld3.problem import Problem, chunks
+from ld3.searches.protocol import Found, Need, Report
 from ld3.searches.trajectories import Fine, euler_jump, fine_trajectory, some
 from ld3.solvers import make_solver
-from ld3.table import Tuned
+from ld3.table import TunedSolver
 
 Cost = Literal["dev", "l1", "l2"]
 
@@ -49,17 +49,18 @@ class GITS:
         if self.cost not in ("dev", "l1", "l2"):
             raise SpecError(f"cost: got {self.cost!r}, wanted dev, l1 or l2")
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         index = some(problem, self.samples)
         fine_steps = max(self.points - 1, 3 * problem.steps)
         total, spent = torch.zeros(()), 0
-        for part in chunks(len(index), CHUNK):
+        for part in chunks(len(index), problem.batch):
             walk = fine_trajectory(problem, part, make_solver("ipndm", 4), "edm", fine_steps)
             total = total + jump_costs(walk, self.cost)
             spent += walk.evaluations
-            tell(int(part[-1]) + 1, len(index))
+            progress(int(part[-1]) + 1, len(index))
         path, least = cheapest_path(total / len(index), problem.steps, self.coefficient)
-        return Found(Tuned(TimeGrid.of(walk.grid.times[path])), spent, (least,))
+        tuned = TunedSolver(problem.solver, TimeGrid.of(walk.grid.times[path]))
+        return Found(tuned, spent, (least,))
 
 
 def jump_costs(walk: Fine, kind: Cost) -> Tensor:

@@ -19,11 +19,11 @@ from torch import Tensor
 
 from ld3.grids import TimeGrid
 from ld3.models import bind
-from ld3.problem import Problem, take
-from ld3.searches.protocol import Found, Need, Tell
+from ld3.problem import Problem, chunks, take
+from ld3.searches.protocol import Found, Need, Report
 from ld3.searches.trajectories import Fine, euler_jump, fine_trajectory, some
 from ld3.solvers import Denoise, make_solver
-from ld3.table import Tuned
+from ld3.table import TunedSolver
 
 
 @dataclass(frozen=True)
@@ -36,20 +36,26 @@ class OSS:
     points: int = 61
     samples: int = 8
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         index = some(problem, self.samples)
         fine_steps = max(self.points - 1, 3 * problem.steps)
-        walk = fine_trajectory(problem, index, make_solver("ipndm", 4), "edm", fine_steps)
-        denoise = bind(problem.model, take(problem.train.cond, index), guidance=problem.guidance)
-        paths, missed, calls = best_paths(problem, walk, denoise, problem.steps, tell)
-        middle = paths.median(dim=0).values
-        grid = TimeGrid.of(walk.grid.times[middle])
-        return Found(Tuned(grid), walk.evaluations + calls * len(index), missed)
+        paths, missed, spent = [], [], 0
+        for part in chunks(len(index), problem.batch):
+            walk = fine_trajectory(problem, part, make_solver("ipndm", 4), "edm", fine_steps)
+            denoise = bind(problem.model, take(problem.train.cond, part), guidance=problem.guidance)
+            found, miss, calls = best_paths(problem, walk, denoise, problem.steps, progress)
+            paths.append(found)
+            missed.append(torch.tensor(miss, dtype=torch.float64, device="cpu") * len(part))
+            spent += walk.evaluations + calls * len(part)
+        middle = torch.cat(paths).median(dim=0).values
+        tuned = TunedSolver(problem.solver, TimeGrid.of(walk.grid.times[middle]))
+        curve = torch.stack(missed).sum(0) / len(index)
+        return Found(tuned, spent, tuple(curve.tolist()))
 
 
 @torch.no_grad()
 def best_paths(
-    problem: Problem, walk: Fine, denoise: Denoise, steps: int, tell: Tell
+    problem: Problem, walk: Fine, denoise: Denoise, steps: int, progress: Report
 ) -> tuple[Tensor, tuple[float, ...], int]:
     """Points (B, N+1) of each sample, the mean square miss after each step, network calls."""
     last = len(walk.s) - 1
@@ -77,12 +83,12 @@ def best_paths(
             least[ahead] = torch.where(better, apart, least[ahead])
             source[ahead] = torch.where(better, torch.full_like(source[ahead], i), source[ahead])
             nearest[ahead][better.to(nearest.device)] = landed[better.to(landed.device)]
-            tell(k * last + i + 1, steps * last)
+            progress(k * last + i + 1, steps * last)
         states = nearest
         came.append(source)
         missed.append(float(least[least.isfinite().all(1)].mean()))
     paths = [torch.full((count,), last, dtype=torch.long, device="cpu")]
     for source in reversed(came):
         paths.insert(0, source.gather(0, paths[0][None])[0])
-    tell(steps * last, steps * last)
+    progress(steps * last, steps * last)
     return torch.stack(paths, 1), tuple(missed), calls

@@ -1,39 +1,41 @@
-"""What a way to choose the times must be to stand behind the door, :mod:`.door`."""
+"""The protocol of a time-grid search."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from ld3.problem import Problem
-from ld3.table import Tuned
+from ld3.table import TunedSolver
 
 Need = Literal["model", "pairs", "solver"]
-Tell = Callable[[int, int], None]
-"""Told how many of how many parts of the work are done."""
+Report = Callable[[int, int], None]
+"""Receives progress: parts done, parts in all."""
+
+
+def silent(done: int, total: int) -> None:
+    """No report."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a method came to."""
+    """The result of a search."""
 
-    tuned: Tuned
-    evaluations: int = (
-        0  # of the network on one sample, a backward pass as two; teacher not counted
-    )
-    curve: tuple[float, ...] = ()  # of what it minimises, one value an iteration
+    tuned: TunedSolver
+    evaluations: int = 0  # of the network on one sample; a backward pass counts two
+    curve: tuple[float, ...] = ()  # the objective after each iteration
 
 
-class Discretizer(Protocol):
-    """A way to choose the times that looks at more than the noise schedule."""
+class Search(Protocol):
+    """A search for the times of a problem."""
 
     @property
     def source(self) -> str:
-        """Where it is from, in a line."""
+        """Its name and publication, in one line."""
         ...
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What of a problem it looks at besides schedule and steps."""
+        """The parts of a problem it uses besides schedule and steps."""
         ...
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found: ...
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found: ...

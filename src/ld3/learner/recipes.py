@@ -1,0 +1,168 @@
+"""Recipes: the settings of the three algorithms that learn a solver.
+
+PreconditionedAdam   Adam on all parameters at once, in coordinates W phi (ours)
+PaperRules           one optimiser and rate per group (the LD3 paper)
+GaussNewton          least squares by forward passes, for networks without gradients
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from ld3.errors import SpecError, unknown
+
+Learn = Literal["times", "times+net", "times+net+coefficients"]
+Rule = Literal["sgd", "rmsprop", "adam"]
+POSITIVE = {"epochs", "batch", "power", "patience", "validate_every", "precondition"}
+AT_MOST_ONE = {"floor", "factor", "average"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shared:
+    """Settings of all three."""
+
+    learn: Learn = "times+net"
+    exact: bool = True  # corrections integrate a constant x0 without error
+    variable: Literal["lam", "t"] = "lam"  # whose gaps are learned
+    floor: float = 0.01  # smallest gap over the mean gap
+    epochs: int = 10
+    batch: int = 8
+    power: float = 1.0  # p of the loss mean(d^p)
+    validate_every: int = 10  # iterations
+    max_skipped: int = 20  # batches with a loss or slope that is not finite
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for name, value in vars(self).items():
+            if get_origin(hints[name]) is Literal and value not in get_args(hints[name]):
+                known = ", ".join(get_args(hints[name]))
+                raise SpecError(f"recipe {name}: got {value!r}, wanted one of {known}")
+            if not isinstance(value, str):
+                low_enough = value <= 1 or name not in AT_MOST_ONE
+                if name in POSITIVE and not value > 0:
+                    raise SpecError(f"recipe {name}: got {value}, wanted a positive number")
+                if not value >= 0 or not low_enough:
+                    wanted = "0 to 1" if name in AT_MOST_ONE else "0 or more"
+                    raise SpecError(f"recipe {name}: got {value}, wanted {wanted}")
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of parameters that are learned."""
+        return tuple(self.learn.split("+"))
+
+    @property
+    def all_epochs(self) -> int:
+        return self.epochs
+
+    @property
+    def has_plateaus(self) -> bool:
+        """Whether rates decay, and the best values are reloaded, on a plateau."""
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Descent(_Shared):
+    """Settings of gradient descent."""
+
+    clip: float = math.inf  # norm of the gradient
+    gamma: float = 0.0  # soft forcing within r = gamma d / NFE^2; 0: hard forcing
+    rate_noise: float = 0.0  # of soft forcing, for the mean over a batch
+    decay: Literal["cosine", "plateau"] = "cosine"
+    warm_up: int = 0  # iterations
+    patience: int = 5  # validations without a new best that make a plateau
+    factor: float = 0.8  # of the rates at a plateau
+    average: float = 0.0  # decay of the moving average of parameters; 0: none
+
+    @property
+    def has_plateaus(self) -> bool:
+        return self.decay == "plateau"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreconditionedAdam(_Descent):
+    """Adam on phi, theta = theta_0 + W phi, with W from forward differences at the start."""
+
+    precondition: int = 12  # samples for W
+    rate: float = 0.1  # in units of the error at the start
+    min_rate: float = 0.001
+
+    @property
+    def rates(self) -> dict[str, tuple[float, float]]:
+        """Rate and minimal rate of each set of parameters that moves together."""
+        return {"all": (self.rate, self.min_rate)}
+
+    def moved(self, epoch: int) -> tuple[str, ...]:
+        """The sets that move in an epoch, numbered from 0."""
+        return ("all",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRules(_Descent):
+    """One optimiser per group; the first epochs move the times only. Coefficients use Adam."""
+
+    floor: float = 0.0
+    window_from: Literal["gaps", "logits"] = "gaps"
+    epochs_times: int = 2  # first epochs, times only
+    epochs: int = 5  # later epochs
+    rule_times: Rule = "rmsprop"
+    rule_net: Rule = "sgd"
+    rate_times: float = 0.005
+    rate_net: float = 0.02  # in units of the variable
+    rate_coefficients: float = 0.01
+    min_rate_times: float = 5e-5
+    min_rate_net: float = 1e-6
+    min_rate_coefficients: float = 1e-5
+    clip: float = 1.0
+    gamma: float = 0.001
+    decay: Literal["cosine", "plateau"] = "plateau"
+    validate_every: int = 1
+
+    @property
+    def all_epochs(self) -> int:
+        return self.epochs_times + self.epochs
+
+    @property
+    def rates(self) -> dict[str, tuple[float, float]]:
+        """Rate and minimal rate of each group."""
+        return {
+            "times": (self.rate_times, self.min_rate_times),
+            "net": (self.rate_net, self.min_rate_net),
+            "coefficients": (self.rate_coefficients, self.min_rate_coefficients),
+        }
+
+    @property
+    def rules(self) -> dict[str, Rule]:
+        return {"times": self.rule_times, "net": self.rule_net, "coefficients": "adam"}
+
+    def moved(self, epoch: int) -> tuple[str, ...]:
+        """The groups that move in an epoch, numbered from 0."""
+        return self.groups if epoch >= self.epochs_times else ("times",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussNewton(_Shared):
+    """Damped least-squares steps whose Jacobian comes from forward differences."""
+
+    batch: int = 32
+    validate_every: int = 1
+
+
+Recipe = PreconditionedAdam | PaperRules | GaussNewton
+R = TypeVar("R", PreconditionedAdam, PaperRules, GaussNewton)
+
+
+def change_recipe(recipe: R, changes: Mapping[str, object]) -> R:
+    """The recipe with other settings; unknown names and wrong types raise :class:`SpecError`."""
+    present = vars(recipe)
+    checked: dict[str, Any] = {}
+    for name, value in changes.items():
+        if name not in present:
+            raise unknown(f"setting of the recipe {type(recipe).__name__}", name, present)
+        old = present[name]
+        if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not type(old):
+            raise SpecError(f"recipe {name}: got {value!r}, wanted something like {old!r}")
+        checked[name] = value
+    return replace(recipe, **checked)
