@@ -69,6 +69,8 @@ class Row(_Part):
     lam: list[Number] = []  # the grid of the first seed: log(alpha/sigma) of its times,
     net_lam: list[Number] = []  # and of what the network is told
     corrected: bool = False  # whether the solver's coefficients were changed, too
+    start: Text = ""  # where a learned method began, first seed
+    slope: Literal["exact", "secant", ""] = ""  # how it took slopes in time
     curve: list[Number] = []  # what the method minimised, of the first seed
     distances: list[Number] = []  # a noise, mean over seeds
 

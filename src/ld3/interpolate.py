@@ -37,9 +37,7 @@ def guess(plan: Plan, nfe: int) -> Plan:
     weight = max(0.0, 1 - abs(math.log2(steps / own)))
     lam, net = schedule.lam(plan.grid.times), schedule.lam(plan.grid.net_times)
     first, last = lam[0].item(), lam[-1].item()
-    u, v = (
-        torch.linspace(0, 1, n + 1, dtype=torch.float64, device="cpu") for n in (own, steps)
-    )
+    u, v = (torch.linspace(0, 1, n + 1, dtype=torch.float64, device="cpu") for n in (own, steps))
 
     def apart(bump: tuple[Tensor, Tensor]) -> float:
         return float((looked_up(u, bump[1], bump[0]) - lam).abs().max())

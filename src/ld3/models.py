@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as rematerialise
 
 from ld3.errors import ModelError
-from ld3.predictions import PREDICTIONS, Prediction, to_x0
+from ld3.predictions import Prediction, to_x0
 from ld3.schedules import Schedule
 from ld3.seeds import noise
 from ld3.solvers.base import Denoise

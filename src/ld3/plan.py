@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
 from torch import Tensor
 
-from ld3.density import DENSITY, SHIFTS, TRIED, Warp, looked_up, shares
+from ld3.density import DENSITY, SHIFTS, Warp
 from ld3.errors import Ld3Error, PlanError, SpecError
 from ld3.grids import Knots, TimeGrid, knots
 from ld3.model_checks import fingerprint
@@ -24,6 +24,7 @@ from ld3.models import Cond, Model
 from ld3.options import PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
+from ld3.scores import FamilyScores, Scores
 from ld3.solvers import Solver, make_solver
 from ld3.store import read_json, write_json
 from ld3.table import Increments, Table, TunedSolver
@@ -91,26 +92,6 @@ class FamilyPart(_Part):
     high: Annotated[int, Field(ge=1, le=MAX_STEPS)]
     density: Annotated[list[Knot], Field(min_length=2 * DENSITY, max_length=2 * DENSITY)]
     shifts: Annotated[list[Knot], Field(min_length=2 * SHIFTS, max_length=2 * SHIFTS)]
-
-
-class Scores(_Part):
-    """One solver on held-out noise, means over samples."""
-
-    distance: Number  # to the teacher, in the distance that was learned with
-    to_teacher: Number  # root mean square error
-    to_accurate: Number  # root mean square error to the reference solution
-    frechet: Number | None = None  # to real images
-    frechet_accurate: Number | None = None  # to the reference solution from the same noise
-
-
-class FamilyScores(_Part):
-    """One number of evaluations of a family on held-out noise, by the distance to the teacher."""
-
-    nfe: int
-    best_grid: Text  # the best known grid, picked on the same noise
-    known: Number
-    family: Number
-    refined: Number | None = None
 
 
 class StartsPart(_Part):
@@ -333,12 +314,10 @@ class Sampler:
                 some = cond[part]
             elif cond is not None:
                 some = {name: value[part] for name, value in cond.items()}
-            parts.append(
-                sample_table(
-                    self.model, self.table, seeds[part], guidance=scale, device=self.device,
-                    cond=some,
-                )  # fmt: skip
+            made = sample_table(
+                self.model, self.table, seeds[part], guidance=scale, device=self.device, cond=some
             )
+            parts.append(made)
         return torch.cat(parts)
 
 

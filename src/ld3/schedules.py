@@ -114,7 +114,7 @@ class VPLinear(_VP):
         _check_range("VPLinear", self.t_min, self.t_max, 0.0, math.inf)
         if not 0 <= self.beta_min <= self.beta_max or self.beta_max == 0:
             raise SpecError(
-                f"VPLinear: got beta {self.beta_min} to {self.beta_max}, expected constant or rising"
+                f"VPLinear: got beta {self.beta_min} to {self.beta_max}, expected rising"
             )
 
     def log_alpha(self, t: Tensor) -> Tensor:
@@ -345,7 +345,8 @@ class Tabulated:
         i = x.detach().floor().long().clamp(0, len(values) - 2)
         u, (a, b), (p, q) = x - i, values[torch.stack([i, i + 1])], slopes[torch.stack([i, i + 1])]
         step, rest = u * u * (3 - 2 * u), u * (1 - u) * gap
-        return (a + step * (b - a) + rest * ((1 - u) * p - u * q)).to(lam.dtype)
+        value: Tensor = a + step * (b - a) + rest * ((1 - u) * p - u * q)
+        return value.to(lam.dtype)
 
     def time_at(self, lam: Tensor) -> Tensor:
         return self._cubic(lam, 0)

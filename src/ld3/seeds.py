@@ -35,7 +35,9 @@ RANGES: dict[Purpose, SeedRange] = {
     "validation": SeedRange(BILLION, 10_000, 100_000),
     "held-out": SeedRange(2 * BILLION, BILLION),
     "evaluation": SeedRange(3 * BILLION, BILLION // 2),  # samples of set metrics
-    "reference": SeedRange(3 * BILLION + BILLION // 2, BILLION // 2),  # the set they are compared to
+    "reference": SeedRange(
+        3 * BILLION + BILLION // 2, BILLION // 2
+    ),  # the set they are compared to
     "pictures": SeedRange(4 * BILLION, BILLION),
     "bound": SeedRange(5 * BILLION, BILLION),
     "illustration": SeedRange(6 * BILLION, BILLION),

@@ -125,7 +125,7 @@ def read_proved_tensors(path: Path, key: object) -> dict[str, Tensor] | None:
     if not path.exists():
         return None
     with suppress(StoreError, SafetensorError, ValueError, OSError):
-        with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, "pt") as file:
             facts = file.metadata() or {}
         tensors = read_tensors(path)
         if facts == {"key": checksum(key), "sha256": tensor_checksum(tensors)}:

@@ -1,6 +1,6 @@
 """The teacher: a slow solver whose samples the student learns to reproduce.
 
-A pair is a noise z and the sample Psi(sigma_T z) that the teacher's solver Psi makes of it, decoded.
+A pair is a noise z and the sample Psi(sigma_T z) that the teacher's solver Psi makes, decoded.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ class Pairs:
 def make_pairs(
     model: Model,
     seeds: Sequence[int],
-    teacher: Teacher = Teacher(),
+    teacher: Teacher | None = None,
     *,
     guidance: float = 1.0,
     batch: int = BATCH,
@@ -76,6 +76,7 @@ def make_pairs(
 
     A sample that is not finite is a :class:`ModelError`.
     """
+    teacher = teacher or Teacher()
     table = teacher.table(model.schedule, model.prediction)
     targets = []
     for first in range(0, len(seeds), batch):
@@ -115,8 +116,8 @@ def _check_finite(
         return
     when = _first_bad_time(model, teacher, bad[:1], guidance, samples.device)
     raise ModelError(
-        f"teacher: got a sample that is not finite for seed {bad[0]} ({len(bad)} of {len(seeds)} in "
-        f"this batch), {when}, in {model.dtype}; try another --dtype, a smaller --guidance or "
+        f"teacher: got a sample that is not finite for seed {bad[0]} ({len(bad)} of {len(seeds)} "
+        f"in this batch), {when}, in {model.dtype}; try another --dtype, a smaller --guidance or "
         "another --teacher-grid; nothing was stored"
     )
 

@@ -16,8 +16,9 @@ from ld3.errors import SpecError
 from ld3.export import a1111, comfyui, diffusers, kdiffusion, text
 from ld3.export.numbers import clean, decoupled, fixed, level, solver_name, title
 from ld3.export.target import Exported, Wish
-from ld3.pictures import draw_grids
-from ld3.plan import Plan, Scores
+from ld3.plan import Plan
+from ld3.report.figures import draw_grids
+from ld3.scores import Scores
 from ld3.store import read_bytes, write_bytes, write_json
 
 ADDRESS = r"[A-Za-z0-9][\w.-]*/[\w.-]+"
@@ -50,10 +51,13 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
         files.append(out / f"plan-{plan.nfe}.json")
         plan.save(files[-1])
     files.append(out / "report" / "metrics.json")
-    write_json(files[-1], {
-        str(plan.nfe): {name: score.model_dump() for name, score in plan.scores.items()}
-        for plan in plans
-    })
+    write_json(
+        files[-1],
+        {
+            str(plan.nfe): {name: score.model_dump() for name, score in plan.scores.items()}
+            for plan in plans
+        },
+    )
     pictures = []
     with suppress(SpecError):  # drawn where there is matplotlib
         grids = {f"{plan.nfe} evaluations": plan.grid for plan in plans}

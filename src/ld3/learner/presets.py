@@ -108,10 +108,8 @@ def without_gradients(preset: Preset) -> Preset:
     return replace(preset, recipe=recipe)
 
 
-def make_preset(
-    name: str, nfe: int, pairs: int | None = None, valid: int | None = None
-) -> Preset:
-    """The preset for a number of evaluations, with other numbers of training and validation pairs."""
+def make_preset(name: str, nfe: int, pairs: int | None = None, valid: int | None = None) -> Preset:
+    """The preset for a number of evaluations, perhaps with other numbers of pairs."""
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     preset = PRESETS[name][0](nfe)

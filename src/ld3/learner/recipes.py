@@ -149,7 +149,7 @@ class GaussNewton(_Shared):
 
 
 Recipe = PreconditionedAdam | PaperRules | GaussNewton
-R = TypeVar("R", PreconditionedAdam, PaperRules, GaussNewton)
+R = TypeVar("R", bound=_Shared)
 
 
 def change_recipe(recipe: R, changes: Mapping[str, object]) -> R:

@@ -3,17 +3,18 @@
 from collections.abc import Iterator
 
 from ld3.comparison import Block, Comparison, Metric, Range, Row
+from ld3.report.tables import table_lines
 
 SHORT = {
-    "rmse": "RMSE", "frechet": "FD real", "frechet_accurate": "FD accurate", "kid": "KID",
+    "rmse": "RMSE", "frechet": "FD real", "frechet_accurate": "FD reference", "kid": "KID",
     "cmmd": "CMMD", "precision": "precision", "recall": "recall", "agreement": "class",
 }  # fmt: skip
 
 
-def compare_lines(comparison: Comparison) -> Iterator[str]:
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
     """All of it."""
     spec, first = comparison.spec, comparison.metrics[0]
-    several = f", {spec['seeds']} learning seeds" if int(spec["seeds"]) > 1 else ""
+    several = f", {spec['seeds']} seeds" if int(spec["seeds"]) > 1 else ""
     yield (
         f"{comparison.model['name']}: {first.label.lower()} ({first.unit}) on {spec['held_out']} "
         f"held-out noises{several}; lower is better"
@@ -38,13 +39,8 @@ def _block(block: Block, metrics: list[Metric]) -> Iterator[str]:
     head = ["method", "distance", "", "ratio", "", "nearer", *(SHORT[m.key] for m in shown)]
     rows = [_cells(row, block, shown) for row in block.rows if not row.failed]
     table = [[*head, "evaluations", "seconds"], *rows]
-    widths = [max(len(row[c]) for row in table) for c in range(len(table[0]))]
     yield f"{block.solver}, {block.nfe} evaluations"
-    for row in table:
-        yield "  ".join(
-            cell.ljust(width) if c in (0, 2, 4) else cell.rjust(width)
-            for c, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+    yield from table_lines(table, right=set(range(len(table[0]))) - {0, 2, 4})
     for failed in (row for row in block.rows if row.failed):
         yield f"{failed.method}: failed: {failed.failed}"
     yield block.verdict

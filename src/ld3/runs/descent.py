@@ -94,7 +94,9 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
     with _tracker(descent.folder, descent.tensorboard) as track:
         for number, (name, make) in enumerate(courses.items()):
             share = f" ({number + 1} of {len(courses)})" * (len(courses) > 1)
-            file = None if descent.folder is None else descent.folder / f"state-{number}.safetensors"
+            file = (
+                None if descent.folder is None else descent.folder / f"state-{number}.safetensors"
+            )
             key = {"run": dict(descent.key), "start": name}
             tensors = None if file is None else read_proved_tensors(file, key)
             state = None if tensors is None else State.from_tensors(tensors)

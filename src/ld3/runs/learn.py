@@ -10,14 +10,16 @@ from ld3.distances import Distance
 from ld3.errors import SpecError
 from ld3.learner.recipes import Recipe
 from ld3.models import Model
-from ld3.plan import Plan, Scores
+from ld3.plan import Plan
+from ld3.report.bar import progress_bar
 from ld3.runs.cache import Cache
 from ld3.runs.descent import SO_FAR, how_to_go_on
-from ld3.runs.plans import best_of, held_out_scores, plan_of, with_rounding
+from ld3.runs.plans import held_out_scores, plan_of, with_rounding
 from ld3.runs.progress import Interrupted, Report, silent
 from ld3.runs.run import Learned, Run, learn_run
 from ld3.runs.session import Session, open_session, reference_for
 from ld3.runs.spec import RunSpec
+from ld3.scores import Scores, best_of
 from ld3.searches import METHODS
 from ld3.solvers import Solver
 from ld3.store import digest
@@ -133,11 +135,9 @@ def learn(
 
     `model`, `solver` and `distance` are objects, or names as on the command line. `recipe` changes
     settings of the preset. Scores on `held_out` noise stand in the plan; 0 leaves them out. Nothing
-    is written unless `out` names a folder, where an interrupted run also goes on. `progress` shows a
-    bar, or is a function of (what, done, total).
+    is written unless `out` names a folder, where an interrupted run also goes on. `progress` shows
+    a bar, or is a function of (what, done, total).
     """
-    from ld3.report.bar import progress_bar
-
     if not isinstance(nfe, int):
         raise SpecError(f"nfe: got {nfe!r}, expected one whole number; run_learn takes several")
     options: dict[str, Any] = {

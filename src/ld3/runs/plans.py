@@ -1,7 +1,7 @@
 """What a run found, as a plan with its scores on held-out noise."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -10,12 +10,13 @@ import torch
 from ld3 import __version__, zoo
 from ld3.learner.presets import Preset
 from ld3.learner.starts import Starts
-from ld3.plan import ModelPart, Plan, Provenance, Scores, SolverPart, StartsPart, TablePart, rows_of
+from ld3.plan import ModelPart, Plan, Provenance, SolverPart, StartsPart, TablePart, rows_of
 from ld3.runs.run import Learned, Run
 from ld3.runs.session import Session, means
 from ld3.runs.set_metrics import SetMetrics
 from ld3.runs.spec import Settings
 from ld3.schedules import schedule_to_json
+from ld3.scores import Scores, best_of
 from ld3.searches import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.seeds import seeds_for
 from ld3.solvers import SOLVERS, Solver
@@ -123,9 +124,7 @@ def _with_frechet(
     return found
 
 
-def score_tables(
-    session: Session, tables: Mapping[str, Table], held_out: int
-) -> dict[str, Scores]:
+def score_tables(session: Session, tables: Mapping[str, Table], held_out: int) -> dict[str, Scores]:
     """Means over held-out noise; a table whose samples are not finite has none."""
     scores = {}
     for done, (name, table) in enumerate(tables.items()):
@@ -145,11 +144,6 @@ def known_table(session: Session, solver: Solver, steps: int, name: str) -> Tabl
     schedule = session.model.schedule
     tuned = TunedSolver(solver, make_grid(name, schedule, steps))
     return tuned.table(schedule, session.model.prediction)
-
-
-def best_of(scores: Mapping[str, Scores], among: Collection[str]) -> str:
-    """The grid with the smallest held-out distance."""
-    return min((n for n in scores if n in among), key=lambda name: scores[name].distance)
 
 
 def with_rounding(plan: Plan, session: Session, held_out: int) -> Plan:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -65,7 +66,5 @@ def _end_with_parent() -> None:
 
 
 def _quietly(work: Callable[[Item], None], item: Item) -> None:
-    try:
+    with suppress(Ld3Error):  # the reader meets it again, and says it
         work(item)
-    except Ld3Error:
-        pass  # the reader meets it again, and says it

@@ -179,7 +179,11 @@ def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
             name, solver = "plan", start_from_plan(run.start, run)
         else:
             found = find(run.start, problem, run.seed, report)
-            name, solver, spent = run.start, TunedSolver(run.solver, found.tuned.grid), found.evaluations
+            name, solver, spent = (
+                run.start,
+                TunedSolver(run.solver, found.tuned.grid),
+                found.evaluations,
+            )
         student = Student(problem)
         rough = student.roughness(solver.grid)
         rough = rough if math.isfinite(rough) else 0.0
@@ -240,7 +244,9 @@ def _tuned_from(rows: Mapping[str, Any], solver: Solver) -> TunedSolver:
 
 
 def _to_json(learned: Learned) -> dict[str, Any]:
-    plain = {name: value for name, value in vars(learned).items() if name not in ("tuned", "starts")}
+    plain = {
+        name: value for name, value in vars(learned).items() if name not in ("tuned", "starts")
+    }
     return {**plain, "tuned": _tuned_rows(learned.tuned), "starts": asdict(learned.starts)}
 
 
@@ -249,4 +255,6 @@ def _from_json(content: Mapping[str, Any], run: Run) -> Learned:
     starts = Starts(
         tuple(facts["names"]), facts["losses"], facts["roughness"], facts["evaluations"]
     )
-    return Learned(**{**content, "tuned": tuned, "starts": starts, "curve": tuple(content["curve"])})
+    return Learned(
+        **{**content, "tuned": tuned, "starts": starts, "curve": tuple(content["curve"])}
+    )

@@ -1,16 +1,17 @@
 """A plan beside all known grids on held-out noise, at its guidance scale and at others."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ld3.models import Model
-from ld3.plan import Plan, Scores
+from ld3.plan import Plan
 from ld3.runs.cache import Cache
-from ld3.runs.plans import best_of, known_table, score_tables
+from ld3.runs.plans import known_table, score_tables
 from ld3.runs.progress import Report, silent
 from ld3.runs.session import open_session
 from ld3.runs.spec import RunSpec
+from ld3.scores import GuidanceScores, best_of
 from ld3.searches import GRIDS, METHODS
 
 KEPT = (  # of the options that a plan was learned with
@@ -19,50 +20,31 @@ KEPT = (  # of the options that a plan was learned with
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class PlanScores:
-    """A plan and all known grids at one guidance scale."""
-
-    guidance: float
-    plan: Scores
-    grids: dict[str, Scores]
-
-    @property
-    def best_grid(self) -> str:
-        """Picked on the very noise it is compared on, in its favour."""
-        return best_of(self.grids, METHODS)
-
-    @property
-    def ratio(self) -> float:
-        """The plan's distance over that of the best known grid."""
-        return self.plan.distance / self.grids[self.best_grid].distance
-
-
 def run_score(
     plan: Plan,
     guidances: Sequence[float] = (),
     held_out: int = 64,
     device: str = "cpu",
-    out: Path = Path("runs"),
+    out: Path | str = "runs",
     force: bool = False,
     report: Report = silent,
     model: Model | str | None = None,
     batch: int | None = None,
-) -> Iterator[PlanScores]:
+) -> Iterator[GuidanceScores]:
     """A plan against every known grid, by its own teacher and distance, at each guidance scale.
 
     Without `guidances`, at that of the plan. `force` takes a model that the plan was not learned
     for; `model` is one to use instead of the one that the plan names.
     """
     named = model if isinstance(model, str) else plan.model.name
-    options = {
+    options: dict[str, Any] = {
         "model": named, "pipeline": plan.model.options, "held_out": held_out, "device": device,
         "out": out, "batch": batch,
     }  # fmt: skip
     options |= {name: plan.learned.spec[name] for name in KEPT if name in plan.learned.spec}
     spec = RunSpec(**{name: value for name, value in options.items() if value is not None})
     session = open_session(
-        spec, spec.make_preset(plan.nfe).teacher, Cache(out / "cache"), report,
+        spec, spec.make_preset(plan.nfe).teacher, Cache(spec.out / "cache"), report,
         model=None if isinstance(model, str) else model, gradients=False,
     )  # fmt: skip
     if not force:
@@ -72,4 +54,4 @@ def run_score(
     tables["plan"] = plan.table()
     for scale in guidances or (plan.model.guidance,):
         grids = score_tables(session.at_guidance(scale), tables, held_out)
-        yield PlanScores(scale, grids.pop("plan"), grids)
+        yield GuidanceScores(scale, grids.pop("plan"), grids, best_of(grids, METHODS))

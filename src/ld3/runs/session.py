@@ -41,7 +41,7 @@ class Session:
     guidance: float = 1.0
     device: str = "cpu"
     batch: int = BATCH
-    cache: Cache = Cache(None)
+    cache: Cache = field(default_factory=lambda: Cache(None))
     report: Report = silent
     _memory: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 

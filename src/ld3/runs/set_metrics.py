@@ -18,9 +18,9 @@ from torch import Tensor
 
 from ld3 import zoo
 from ld3.errors import SpecError
+from ld3.images import is_image
 from ld3.metrics import Moments, cmmd, frechet_distance, polynomial_mmd, precision_recall
 from ld3.models import Cond
-from ld3.pictures import is_image
 from ld3.runs.session import Session, batches, table_key
 from ld3.seeds import Purpose, seeds_for
 from ld3.table import Table

@@ -1,7 +1,7 @@
 """What a run is asked to do: one frozen object, from options and a TOML file with the same names.
 
-All commands share one notation: lists with commas (`4,6`), ranges of whole numbers (`4-10`), solvers
-as NAME, NAME:ORDER or NAME:ORDER:VARIANT.
+All commands share one notation: lists with commas (`4,6`), ranges of whole numbers (`4-10`), and
+solvers as NAME, NAME:ORDER or NAME:ORDER:VARIANT.
 """
 
 import re
@@ -223,8 +223,8 @@ def steps_of(solver: Solver, nfe: int) -> int:
     each = solver.nfe(1)
     if nfe < each or nfe % each:
         raise SpecError(
-            f"nfe: got {nfe}, expected a multiple of {each}: {solver.name} takes {each} evaluations "
-            "per step"
+            f"nfe: got {nfe}, expected a multiple of {each}: {solver.name} takes {each} "
+            "evaluations per step"
         )
     return nfe // each
 

@@ -1,4 +1,4 @@
-"""Pictures of a comparison: the same noise by teacher, best baseline and learned plan.
+"""Images of a comparison: the same noise by teacher, best baseline and learned plan.
 
 The noises are the first ones, whatever they show, and the worst ones: where the learned plan is
 farthest from the teacher, where the baseline is, and where learning gains least.
@@ -12,22 +12,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from ld3.compare.cells import Ground, samples_of
-from ld3.compare.summary import Result
 from ld3.comparison import Block, Pictures, Sheet
-from ld3.pictures import is_image, png
+from ld3.images import is_image, png
+from ld3.runs.compare.cells import Scored, table_of
+from ld3.runs.session import Session
+from ld3.seeds import seeds_for
 
 FIRST, WORST = 8, 4
 BYTES = 2_400_000  # of all pixels together, so that a page stays small
 
-Blocks = Sequence[tuple[Block, Mapping[str, Result]]]
+Blocks = Sequence[tuple[Block, Mapping[str, Scored]]]
 
 
-def pictures_of(
-    ground: Ground, blocks: Blocks, tell: Callable[[int, int], None]
+def images_of(
+    session: Session, held_out: int, blocks: Blocks, report: Callable[[int, int], None]
 ) -> Pictures | None:
     """For each block, with its results of the first seed by method; None if there is nothing."""
-    target = ground.held.target
+    target = session.held_out(held_out).target
     if not is_image(target[:1]):
         return None
     chosen = [(block, results, _sheet(block)) for block, results in blocks]
@@ -40,11 +41,11 @@ def pictures_of(
     height, width = shrink(target[:1]).shape[2:]
     sheets = []
     for done, (_, results, sheet) in enumerate(kept):
-        tell(done, len(kept))
+        report(done, len(kept))
         drawn = {}
         for role, method in (("before", sheet.before), ("after", sheet.after)):
             if method in results:
-                drawn[f"{role}_png"] = _drawn(ground, results[method], _numbers(sheet), shrink)
+                drawn[f"{role}_png"] = _drawn(session, results[method], _numbers(sheet), shrink)
         sheets.append(sheet.model_copy(update=drawn))
     teacher = _encoded(shrink(target[sorted(asked)]), sorted(asked))
     return Pictures(height=height, width=width, teacher=teacher, sheets=sheets)
@@ -87,11 +88,13 @@ def _largest(values: Sequence[float]) -> list[int]:
 
 
 def _drawn(
-    ground: Ground, result: Result, numbers: list[int], shrink: Callable[[Tensor], Tensor]
+    session: Session, result: Scored, numbers: list[int], shrink: Callable[[Tensor], Tensor]
 ) -> dict[str, str]:
     assert result.found.tuned is not None
-    table = ground.table(result.cell, result.found.tuned)
-    return _encoded(shrink(samples_of(ground, table, numbers)), numbers)
+    first = seeds_for("held-out", 1)[0]
+    table = table_of(session, result.found.tuned)
+    samples = session.samples(table, [first + number for number in numbers])
+    return _encoded(shrink(samples), numbers)
 
 
 def _encoded(images: Tensor, numbers: Sequence[int]) -> dict[str, str]:

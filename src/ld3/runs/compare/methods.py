@@ -23,20 +23,22 @@ class LearnedMethod:
         """The recipe with the pairs and the teacher of the comparison; the same `ld3 learn` with
         these options gives the same plan."""
         if self.paper:
-            preset = make_preset("paper-latent" if is_latent(session.model, session.device) else "paper-pixel", nfe)
+            preset = make_preset(
+                "paper-latent" if is_latent(session.model, session.device) else "paper-pixel", nfe
+            )
         else:
             preset = spec.make_preset(nfe)
         recipe = preset.recipe
         if self.learn is not None:
             recipe = change_recipe(recipe, {"learn": self.learn})
         train, valid = spec.pairs or preset.train, spec.valid or preset.valid
-        return replace(
-            preset, recipe=recipe, train=train, valid=valid, teacher=session.teacher
-        )
+        return replace(preset, recipe=recipe, train=train, valid=valid, teacher=session.teacher)
 
 
 LEARNED: dict[str, LearnedMethod] = {
     "ld3-paper": LearnedMethod("LD3 (Tong et al. 2025): the paper's settings", paper=True),
-    "ld3-times": LearnedMethod("LD3, ours: times and network times by the same recipe", "times+net"),
+    "ld3-times": LearnedMethod(
+        "LD3, ours: times and network times by the same recipe", "times+net"
+    ),
     "ld3": LearnedMethod("LD3, ours: times, network times and coefficients by our recipe"),
 }

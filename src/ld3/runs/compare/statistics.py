@@ -1,17 +1,18 @@
-"""From cells to what a person reads: means, intervals, the best baseline, and a plain verdict."""
+"""Statistics of a comparison: means, intervals, the best baseline and a plain verdict."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import numpy as np
 
 from ld3 import zoo
-from ld3.compare.cells import KEYS, Cell, Found, Ground, needs_of
-from ld3.compare.spec import CompareSpec, kind_of, title
 from ld3.comparison import Block, Gain, Metric, Range, Row
-from ld3.learner.presets import Teacher
 from ld3.metrics.bootstrap import Interval, Weights, jackknife, mean, ratio, wins
-from ld3.solvers import Solver, make_solver
+from ld3.runs.compare.cells import Scored
+from ld3.runs.compare.spec import CompareSpec, kind_of, needs_of
+from ld3.runs.session import KEYS, Session
+from ld3.runs.spec import solver_title
+from ld3.solvers import Solver
 
 CURVE = 200  # points kept of a learning curve
 
@@ -25,31 +26,30 @@ LIMITS = {  # what a metric can be
     "agreement": (0.0, 1.0),
 }
 
-Values = dict[str, tuple[float, list[float]]]
-"""By metric: on all samples, and without each block of them in turn."""
 
-
-@dataclass(frozen=True)
-class Result:
-    """What came of a cell."""
-
-    cell: Cell
-    found: Found
-    held: Mapping[str, Sequence[float]]  # empty: failed
-    full: Values  # empty: not asked for
-
-
-def distance_metrics(ground: Ground) -> list[Metric]:
-    """The columns that compare sample by sample."""
-    shipped = ground.loaded.name in zoo.SHIPPED
-    kind = ground.spec.distance
-    kind = ("perceptual" if shipped else "l2") if kind == "auto" else kind
-    return [
-        Metric(key="distance", label="Distance to the teacher", unit=kind),
-        Metric(key="distance_accurate", label="Distance to an accurate run", unit=kind),
+def metrics_of(session: Session, spec: CompareSpec) -> list[Metric]:
+    """The columns: errors sample by sample, and the metrics of sets."""
+    unit, fine = session.measure.name, session.reference.title
+    columns = [
+        Metric(key="distance", label="Distance to the teacher", unit=unit),
+        Metric(key="distance_accurate", label=f"Distance to the reference ({fine})", unit=unit),
         Metric(key="rmse", label="RMSE to the teacher", unit="root mean square"),
-        Metric(key="rmse_accurate", label="RMSE to an accurate run", unit="root mean square"),
+        Metric(key="rmse_accurate", label="RMSE to the reference", unit="root mean square"),
     ]
+    if not spec.full:
+        return columns
+    sets = [
+        Metric(key="frechet_accurate", label="Fréchet distance to the reference"),
+        Metric(key="kid", label="KID to the reference"),
+        Metric(key="cmmd", label="CMMD to the reference"),
+        Metric(key="precision", label="Precision", better="higher"),
+        Metric(key="recall", label="Recall", better="higher"),
+    ]
+    if session.loaded.name in zoo.SHIPPED and spec.features is None:
+        to_real = Metric(key="frechet", label="Fréchet distance to real images")
+        agree = Metric(key="agreement", label="Class as asked for", better="higher")
+        sets = [to_real, *sets, agree]
+    return columns + sets
 
 
 def featured(spec: CompareSpec) -> str | None:
@@ -59,10 +59,15 @@ def featured(spec: CompareSpec) -> str | None:
 
 
 def block_of(
-    ground: Ground, solver: Solver, nfe: int, results: Sequence[Result], main: str | None
+    session: Session,
+    spec: CompareSpec,
+    solver: Solver,
+    nfe: int,
+    results: Sequence[Scored],
+    main: str | None,
 ) -> Block:
     """The rows of one solver and number of evaluations, best first."""
-    by_method: dict[str, list[Result]] = {}
+    by_method: dict[str, list[Scored]] = {}
     for result in results:
         by_method.setdefault(result.cell.method, []).append(result)
     distances = {
@@ -73,29 +78,29 @@ def block_of(
     means = {method: float(values.mean()) for method, values in distances.items()}
     known = [method for method in means if kind_of(method) != "learned"]
     best = min(known, key=lambda method: means[method]) if known else None
-    weights = Weights.drawn(ground.spec.held_out, ground.spec.seeds)
+    weights = Weights.drawn(spec.held_out, spec.seeds)
     rows = [
-        _row(ground, method, several, weights, None if best is None else distances[best])
+        _row(session, spec, method, several, weights, None if best is None else distances[best])
         for method, several in by_method.items()
     ]
     rows.sort(key=lambda row: (bool(row.failed), means.get(row.method, 0.0)))
     shown = main if main in means else None
     verdict, gain = _verdict({row.method: row for row in rows}, shown, best)
     return Block(
-        solver=title(solver), nfe=nfe, baseline=best, featured=shown, verdict=verdict,
+        solver=solver_title(solver), nfe=nfe, baseline=best, featured=shown, verdict=verdict,
         gain=gain, rows=rows,
     )  # fmt: skip
 
 
 def _row(
-    ground: Ground,
+    session: Session,
+    spec: CompareSpec,
     method: str,
-    several: Sequence[Result],
+    several: Sequence[Scored],
     weights: Weights,
     baseline: np.ndarray | None,
 ) -> Row:
     first = several[0].found
-    spec = ground.spec
     failed = next((r.found.failed for r in several if r.found.failed), "")
     if not failed and not all(r.held for r in several):
         failed = "its samples are not finite"
@@ -106,19 +111,21 @@ def _row(
         failed=failed[:1000],
         evaluations=round(float(np.mean([r.found.evaluations for r in several]))),
         seconds=float(np.mean([r.found.seconds for r in several])),
-        teacher_evaluations=_teacher_cost(spec) if "pairs" in needs_of(method) else 0,
+        teacher_evaluations=session.teacher.nfe * (spec.pairs + spec.valid)
+        if "pairs" in needs_of(method)
+        else 0,
     )
     if failed or first.tuned is None:
         return row
     held = {key: np.array([r.held[key] for r in several], dtype=np.float64) for key in KEYS}
     scores = {key: _range(mean(values, weights)) for key, values in held.items()}
-    for key in several[0].full:
-        if all(key in r.full for r in several):
-            left_out = [r.full[key][1] for r in several]
-            found = jackknife([r.full[key][0] for r in several], left_out)
+    for key in several[0].sets:
+        if all(key in r.sets for r in several):
+            left_out = [r.sets[key][1] for r in several]
+            found = jackknife([r.sets[key][0] for r in several], left_out)
             scores[key] = _range(_within(found, *LIMITS.get(key, NONE)))
     own = held["distance"]
-    schedule, grid = ground.loaded.model.schedule, first.tuned.grid
+    schedule, grid = session.model.schedule, first.tuned.grid
     against = {}
     if baseline is not None:
         against = {"ratio": _range(ratio(own, baseline, weights)), "wins": wins(own, baseline)}
@@ -131,6 +138,8 @@ def _row(
             "lam": schedule.lam(grid.times).tolist(),
             "net_lam": schedule.lam(grid.net_times).tolist(),
             "corrected": first.tuned.corrections is not None,
+            "start": first.start,
+            "slope": ("secant" if first.secant > 0 else "exact") if first.start else "",
             "curve": _thinned(first.curve),
             "distances": [float(f"{value:.5g}") for value in own.mean(0)],
         }
@@ -159,13 +168,6 @@ def _verdict(rows: Mapping[str, Row], shown: str | None, best: str | None) -> tu
         f"No gain: {shown} is at {interval.value:.2f} of the distance of the best baseline, "
         f"{best}, and the interval includes 1 ({ends})."
     ), "none"
-
-
-def _teacher_cost(spec: CompareSpec) -> int:
-    """Evaluations for the pairs of one seed."""
-    teacher: Teacher = spec.teacher
-    solver = make_solver(teacher.solver, teacher.order or None, teacher.variant or None)
-    return solver.nfe(teacher.steps) * (spec.pairs + spec.valid)
 
 
 def _thinned(curve: Sequence[float]) -> list[float]:

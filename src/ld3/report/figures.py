@@ -1,7 +1,5 @@
-"""Pictures: contact sheets of samples, and times drawn on a line. Needs the extra `report`."""
+"""Figures: contact sheets of samples, times on a line, curves. Needs the extra `report`."""
 
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -20,7 +18,7 @@ def plots() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise SpecError("pictures: wanted matplotlib; pip install 'ld3[report]'") from None
+        raise SpecError("figures: matplotlib is missing; pip install 'ld3[report]'") from None
     plt.switch_backend("agg")
     return plt
 
@@ -31,30 +29,6 @@ def save(plt: Any, figure: Any, path: Path) -> None:
     figure.savefig(buffer, dpi=130, format="png")
     plt.close(figure)
     write_bytes(path, buffer.getvalue())
-
-
-def is_image(sample: Tensor) -> bool:
-    """(B, 1 or 3, H, W)."""
-    return sample.ndim == 4 and sample.shape[1] in (1, 3)
-
-
-def png(image: Tensor) -> bytes:
-    """One image (1 or 3, H, W) in [-1, 1] as a PNG of 8 bits, grey or RGB, pixel by pixel."""
-    pixels = (127.5 * (image.float().clamp(-1, 1) + 1)).round().byte().cpu()
-    channels, height, width = pixels.shape
-    rows = pixels.permute(1, 2, 0).flatten(1)  # (H, W C)
-    lines = b"".join(b"\0" + row.numpy().tobytes() for row in rows)  # 0: no filter
-    head = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in parts
-    )
-
-
-def write_image(path: Path, image: Tensor) -> None:
-    """One image (1 or 3, H, W) in [-1, 1], in colours."""
-    write_bytes(path, png(image.expand(3, -1, -1)))
 
 
 def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:

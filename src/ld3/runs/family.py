@@ -1,0 +1,283 @@
+"""One run for every number of evaluations: a family of grids, and one plan file that holds it.
+
+The members take turns while learning, each counted by its loss over that of the start, so that no
+number of evaluations is neglected. With `refine` every member then becomes the start of a run of
+its own, and the file holds what these runs found, too.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ld3.density import TRIED, Warp
+from ld3.errors import SpecError
+from ld3.learner.course import Course
+from ld3.learner.learn import Progress
+from ld3.learner.presets import for_family
+from ld3.learner.starts import SCREEN
+from ld3.models import Model
+from ld3.parameters import FamilyParameters, Values
+from ld3.plan import FamilyPart, Member, Plan, Provenance
+from ld3.problem import Problem, Student
+from ld3.runs.cache import Cache
+from ld3.runs.descent import SO_FAR, Descent, descend, how_to_go_on
+from ld3.runs.learn import finish, make_run, run_folder
+from ld3.runs.plans import known_table, make_plan, options_of, preset_facts, versions
+from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.run import Run
+from ld3.runs.session import mean, open_session, reference_for
+from ld3.runs.spec import RunSpec
+from ld3.scores import FamilyScores
+from ld3.searches import GRIDS
+from ld3.solvers import Solver
+from ld3.store import digest, read_proved_json, sweep, write_proved_json
+from ld3.table import Table
+
+BUMPS = {f"bump:{centre:g}:{width:g}": (centre, width) for centre, width in TRIED}
+
+
+@dataclass(frozen=True)
+class FamilyResult:
+    """A finished run for a range of evaluations."""
+
+    plan: Plan
+    folder: Path
+
+    @property
+    def rows(self) -> tuple[FamilyScores, ...]:
+        """Held-out distances, one row per number of evaluations."""
+        scores = self.plan.scores.values()
+        return tuple(row for row in scores if isinstance(row, FamilyScores))
+
+
+@dataclass(frozen=True)
+class _Family:
+    """What is learned together."""
+
+    spec: RunSpec
+    singles: tuple[Run, ...]  # one per number of evaluations, all with the same teacher
+    first: Run  # with the recipe and the folder of the family
+
+    @property
+    def steps(self) -> list[int]:
+        return [single.steps for single in self.singles]
+
+    @property
+    def parameters(self) -> FamilyParameters:
+        schedule = self.first.session.model.schedule
+        groups = tuple(g for g in self.first.preset.recipe.groups if g != "coefficients")
+        warp = Warp(schedule, self.steps[0], self.steps[-1])
+        return FamilyParameters(self.first.solver, warp, groups)
+
+
+def run_family(
+    spec: RunSpec,
+    report: Report = silent,
+    fresh: bool = False,
+    model: Model | None = None,
+    *,
+    solver: Solver | None = None,
+) -> FamilyResult:
+    """Learn one family for all numbers of evaluations of a range; an unfinished run goes on."""
+    family = _family(spec, report, fresh, model, solver)
+    folder = family.first.folder
+    assert folder is not None
+    sweep(folder)
+    if fresh:
+        for file in ("result.json", "state-0.safetensors"):
+            (folder / file).unlink(missing_ok=True)
+    plan = _learned(family)
+    try:
+        plan = _scored(plan, family)
+    except KeyboardInterrupt:
+        raise Interrupted(how_to_go_on(folder)) from None
+    if spec.refine:
+        plan.save(folder / "plan.json")
+        plan = _refined(plan, family, fresh)
+    plan.save(folder / "plan.json")
+    (folder / SO_FAR).unlink(missing_ok=True)
+    return FamilyResult(plan, folder)
+
+
+def _family(
+    spec: RunSpec, report: Report, fresh: bool, model: Model | None, solver: Solver | None
+) -> _Family:
+    if spec.family is None:
+        raise SpecError("family: got none, expected a range such as --nfe 4-10")
+    if spec.guidance_to is not None:
+        raise SpecError("guidance: got a range with a range of nfe; give one of them")
+    low, high = spec.family
+    solver = solver or spec.make_solver()
+    counts = [nfe for nfe in range(low, high + 1) if nfe % solver.nfe(1) == 0]
+    if len(counts) < 2:
+        raise SpecError(f"nfe: got {low}-{high}, expected a range with several step counts")
+    alone = spec.model_copy(update={"family": None, "refine": False})
+    teacher = alone.make_preset(counts[-1]).teacher
+    cache = Cache(spec.out / "cache", time.time() if fresh else 0.0)
+    session = open_session(
+        spec, teacher, cache, report, model=model, gradients=not spec.gradient_free
+    )
+    session = session.with_teacher(teacher, reference_for(teacher, spec.reference_steps))
+    singles = tuple(make_run(alone, session, nfe, solver) for nfe in counts)
+    first = replace(singles[0], preset=for_family(singles[0].preset))
+    key = {**first.key, "family": counts}
+    folder = run_folder(spec, first).parent
+    name = run_folder(spec, first).name.rsplit("-", 1)[0]
+    return _Family(spec, singles, first.stored(folder / f"{name}-{digest(key)}"))
+
+
+def _learned(family: _Family) -> Plan:
+    run, file = family.first, _file(family, "result.json")
+    key = {**run.key, "family": family.steps}
+    content = read_proved_json(file, key)
+    if content is None:
+        content = _descended(family, key)
+        write_proved_json(file, key, content)
+    plan = _plan(family, content)
+    if not _file(family, "plan.json").exists():
+        plan.save(_file(family, SO_FAR))
+    return plan
+
+
+def _descended(family: _Family, key: Mapping[str, Any]) -> dict[str, Any]:
+    run, parameters = family.first, family.parameters
+    shared = run.problem()
+    problems = tuple(replace(shared, steps=steps) for steps in family.steps)
+    best, spent = _best_bump(parameters, problems, run)
+
+    def course() -> Course:
+        return Course(problems, parameters, parameters.start_values(*BUMPS[best]), spent)
+
+    def content(final: Progress, evaluations: int) -> dict[str, Any]:
+        values = final.state.best_values
+        return {
+            "start": best,
+            "density": values["times"].tolist(),
+            "shifts": values["net"].tolist(),
+            "evaluations": evaluations,
+            "validation": final.best,
+        }
+
+    def so_far(final: Progress) -> None:
+        _plan(family, content(final, final.state.evaluations)).save(_file(family, SO_FAR))
+
+    recipe, report = run.preset.recipe, run.session.report
+    descent = Descent(recipe, run.seed, key, run.folder, report, so_far, family.spec.tensorboard)
+    reached = descend(descent, {best: course})
+    return content(reached.final, reached.evaluations)
+
+
+def _plan(family: _Family, content: Mapping[str, Any]) -> Plan:
+    run, steps, solver = family.first, family.steps, family.first.solver
+    middle, preset = steps[len(steps) // 2], run.preset
+    values = {
+        name: torch.tensor(content[word], dtype=torch.float64, device="cpu")
+        for name, word in (("times", "density"), ("net", "shifts"))
+    }
+    grid = family.parameters.tuned(values, middle).grid
+    return make_plan(
+        run.session,
+        solver,
+        guidances=run.scales,
+        nfe=solver.nfe(middle),
+        times=grid.times.tolist(),
+        net_times=grid.net_times.tolist(),
+        family=FamilyPart(
+            low=solver.nfe(steps[0]),
+            high=solver.nfe(steps[-1]),
+            density=content["density"],
+            shifts=content["shifts"],
+        ),
+        learned=Provenance(
+            spec=options_of(family.spec),
+            preset=preset_facts(preset),
+            start=content["start"],
+            evaluations=content["evaluations"],
+            teacher_evaluations=preset.teacher.nfe * (preset.train + preset.valid),
+            validation=content["validation"],
+            versions=versions(),
+        ),
+    )
+
+
+def _best_bump(
+    parameters: FamilyParameters, problems: Sequence[Problem], run: Run
+) -> tuple[str, int]:
+    """The bump that is best over few, some and many steps, each relative to the best of all; and
+    what that cost."""
+    student = Student(problems[0])
+    asked = sorted({problems[i].steps for i in (0, len(problems) // 2, -1)})
+    losses: dict[str, list[float]] = {}
+    for done, (name, bump) in enumerate(BUMPS.items()):
+        values: Values = parameters.start_values(*bump)
+        losses[name] = [
+            student.mean_loss(
+                parameters.table(values, steps), limit=SCREEN, power=run.preset.recipe.power
+            )
+            for steps in asked
+        ]
+        run.session.report("trying starts", done + 1, len(BUMPS))
+    lowest = [min(column) for column in zip(*losses.values(), strict=True)]
+
+    def relative(name: str) -> float:
+        return math.fsum(
+            loss / max(low, 1e-12) for loss, low in zip(losses[name], lowest, strict=True)
+        )
+
+    return min(BUMPS, key=relative), student.evaluations
+
+
+def _scored(plan: Plan, family: _Family) -> Plan:
+    """Held-out distances of each member beside those of the best known grid."""
+    rows = {}
+    for done, single in enumerate(family.singles):
+        session, solver, steps = single.session, single.solver, single.steps
+        known = {
+            name: _distance(single, known_table(session, solver, steps, name), family)
+            for name in GRIDS
+        }
+        best = min(known, key=lambda name: known[name])
+        own = _distance(single, plan.at(single.nfe).table(), family)
+        rows[str(single.nfe)] = FamilyScores(
+            nfe=single.nfe, best_grid=best, known=known[best], family=own
+        )
+        session.report("scoring on held-out noise", done + 1, len(family.singles))
+    return plan.model_copy(update={"scores": rows})
+
+
+def _distance(single: Run, table: Table, family: _Family) -> float:
+    """To the teacher on held-out noise; infinite if a sample is not finite."""
+    found = single.session.score(table, family.spec.held_out)
+    return mean(found["distance"]) if found else math.inf
+
+
+def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
+    """Each member learned on from where the family left it."""
+    members, rows = [], dict(plan.scores)
+    for single in family.singles:
+        start = plan.at(single.nfe).model_copy(update={"scores": {}, "learned": Provenance()})
+        run = replace(single, start=start)
+        alone = family.spec.model_copy(update={"family": None})
+        own = finish(run.stored(run_folder(alone, run)), alone, fresh).plan
+        members.append(
+            Member(
+                nfe=own.nfe,
+                times=own.times,
+                net_times=own.net_times,
+                corrections=own.corrections,
+            )
+        )
+        row, distance = rows[str(single.nfe)], _distance(single, own.table(), family)
+        rows[str(single.nfe)] = row.model_copy(update={"refined": distance})
+    (shown,) = (member for member in members if member.nfe == plan.nfe)
+    return plan.model_copy(update={**dict(shown), "members": members, "scores": rows})
+
+
+def _file(family: _Family, name: str) -> Path:
+    assert family.first.folder is not None
+    return family.first.folder / name
