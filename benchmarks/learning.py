@@ -19,8 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from ld3 import zoo
 from ld3.distances import FeatureDistance
-from ld3.learner.learn import Recipe, begin, learn
+from ld3.learner.learn import learning
 from ld3.learner.presets import make_preset
+from ld3.learner.recipes import PreconditionedAdam, Recipe
 from ld3.models import bind
 from ld3.problem import KEPT, Problem
 from ld3.runs import VALID, run_learn
@@ -67,10 +68,10 @@ def cost(out: Path, seeds: int, counts: list[int]) -> None:
 
 
 def bare(task: Problem, recipe: Recipe) -> None:
-    """The network and distance calls of :func:`learn`, and nothing else."""
+    """The network and distance calls of :func:`learning`, and nothing else."""
     assert isinstance(task.distance, FeatureDistance)
     ts = make_grid("logsnr", task.model.schedule, task.nfe).times[1:-1]
-    model, epochs = task.model, recipe.epochs_times + recipe.epochs
+    model, epochs = task.model, recipe.all_epochs
     count = 0
     features = task.distance.target(task.train.target), task.distance.target(task.valid.target)
     for pairs in (task.train, task.valid):
@@ -109,9 +110,10 @@ def wall(rounds: int) -> None:
     start = make_grid("vp-uniform", task.model.schedule, NFE)
     own, raw = [], []
     for _ in range(rounds):
-        state = begin(task, recipe, start)
+        steps = learning(task, recipe, start)
+        next(steps)
         began = time.perf_counter()
-        for _ in learn(task, recipe, state):
+        for _ in steps:
             pass
         middle = time.perf_counter()
         bare(task, recipe)
@@ -125,9 +127,9 @@ def wall(rounds: int) -> None:
 def peak(nfe: int) -> int:
     """The largest sum of living allocations in one iteration, in bytes."""
     task = problem(nfe, 8, 8)
-    recipe = Recipe(epochs=1, batch=8, validate_every=100)
-    state = begin(task, recipe, make_grid("logsnr", task.model.schedule, nfe))
-    steps = learn(task, recipe, state)
+    recipe = PreconditionedAdam(epochs=1, batch=8, validate_every=100)
+    steps = learning(task, recipe, make_grid("logsnr", task.model.schedule, nfe))
+    next(steps)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         next(steps)
     events = record.profiler.kineto_results.events()

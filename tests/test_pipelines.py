@@ -3,6 +3,7 @@
 import inspect
 import json
 import logging
+import math
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from ld3 import zoo
 from ld3.cli import main
 from ld3.distances import l2
 from ld3.errors import Ld3Error, ModelError, SpecError
-from ld3.learner.learn import Recipe, begin, learn
+from ld3.learner.learn import learning
+from ld3.learner.recipes import PaperRules
 from ld3.models import bind_network, check_model
 from ld3.options import CAPTIONS, PipelineOptions
 from ld3.plan import Plan
@@ -145,11 +147,13 @@ def test_a_few_iterations_and_a_sample(name: str) -> None:
     fine = ld3.make_grid("logsnr", model.schedule, 10)
     pairs = teach(model, "", solver, fine, range(4))
     problem = Problem(model, solver, steps, l2, pairs, pairs)
-    recipe = Recipe(batch=4, epochs=4, validate_every=1, rate_times=0.005, rate_net=0.005)
+    recipe = PaperRules(
+        rule_times="adam", rule_net="adam", rate_times=0.005, rate_net=0.005, clip=math.inf,
+        gamma=0.0, decay="cosine", floor=0.01, epochs_times=0, epochs=4, batch=4,
+    )  # fmt: skip
     start = ld3.make_grid("logsnr", model.schedule, steps)
-    state = begin(problem, recipe, start)
-    *_, last = learn(problem, recipe, state)
-    assert last.best < state.best
+    first, *_, last = learning(problem, recipe, start)
+    assert last.best < first.best
     table = ld3.compile_table(solver, ld3.knots(model.schedule, last.tuned.grid), model.prediction)
     seeds = [5, 6]
     whole = replace(model, latents=False)
