@@ -18,7 +18,7 @@ from ld3.problem import Problem, Student
 from ld3.sampling import trajectory
 from ld3.schedules import Schedule
 from ld3.searches import HANDMADE, tangent_law
-from ld3.searches.ays import AYS, Bound, Moments, descent, watch
+from ld3.searches.ays import AYS, Bound, Moments, descent, measure_moments
 from ld3.searches.ddss import DDSS, features, kernel_distance
 from ld3.searches.dmn import DMN, error_bound, lowest_bound
 from ld3.searches.gits import GITS, cheapest_path, jump_costs
@@ -281,11 +281,11 @@ def test_searches_beat_even_steps_on_pictures(method: str) -> None:
 # ---- AYS
 
 
-def test_the_watched_moments_are_those_of_gaussian_data() -> None:
+def test_the_moments_are_those_of_gaussian_data() -> None:
     """E (D_a - D_b)^2 = c^2 sin(b - a) sin(b + a) in angles, s = c tan(angle)."""
     problem = exact_gaussian(10, 256, 64)
     times = HANDMADE["logsnr"](EDM(), 40).times
-    moments = watch(problem, times, 64, 0, quiet)
+    moments = measure_moments(problem, times, 64, 0, quiet)
     angle = torch.atan(times / STD)
     wanted = STD**2 * torch.sin((angle[:, None] - angle).abs()) * torch.sin(angle[:, None] + angle)
     assert (moments.apart - wanted).abs().max() < 0.02 * wanted.max()
