@@ -418,7 +418,7 @@ def test_a_state_is_the_same_after_a_round_trip() -> None:
     again = State.from_tensors(state.to_tensors())
     assert same(again.to_tensors(), state.to_tensors())
     assert (again.best, again.done, again.evaluations) == (1 / 3, True, 12345678901)
-    assert type(again.iteration) is int
+    assert type(again.iteration) is type(again.evaluations) is int
     assert type(again.done) is bool
 
 

@@ -60,7 +60,7 @@ def exact_gaussian(steps: int, d: int, count: int) -> Problem:
 # ---- the contract
 
 
-@pytest.mark.parametrize("steps", [2, 3, 5, 20])
+@pytest.mark.parametrize("steps", [2, 3, 5, 12])
 @pytest.mark.parametrize("name", [*METHODS, *SEARCHES])
 def test_every_method_keeps_the_contract(name: str, steps: int) -> None:
     """Ends exact, strictly decreasing, the same for the same seed, any number of steps."""
