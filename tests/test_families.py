@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from ld3.families import FamilyLearned, run_family
+from ld3.show import family_table, plan_lines, write_family_picture
 from torch import Tensor
 
 from ld3 import FunctionModel, Plan, RunSpec, TimeGrid, VPLinear, make_grid, run_learn
 from ld3.cli import cli
 from ld3.density import DENSITY, SHIFTS, Warp
 from ld3.errors import ModelError, PlanError, SpecError
-from ld3.families import FamilyLearned, run_family
 from ld3.schedules import SCHEDULES, Schedule, make_schedule
 from ld3.searches import bump
-from ld3.show import family_table, plan_lines, write_family_picture
 from ld3.zoo.toy import mixture
 
 MEANS = 0.6 * torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
@@ -251,8 +251,9 @@ def test_one_plan_for_a_range_of_guidance(tmp_path: Path) -> None:
 
 def test_a_plan_is_scored_at_other_guidance(tmp_path: Path) -> None:
     """Where learning scored it the scores are the same; elsewhere it ages."""
-    from ld3.runs import run_score
     from ld3.show import draw_scored, scored_table
+
+    from ld3.runs import run_score
 
     model, anew = guided(), tmp_path / "anew"
     spec = RunSpec(nfe=(4,), guidance=1.0, guidance_to=4.0, out=tmp_path, **SMALL)  # type: ignore[arg-type]

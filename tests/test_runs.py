@@ -15,11 +15,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ld3.spec import RunSpec
 from matplotlib.image import imread
 from safetensors.torch import load_file
 
 from ld3.errors import Ld3Error
-from ld3.spec import RunSpec
 
 MODEL = """
 import time, torch

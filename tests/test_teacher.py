@@ -1,30 +1,27 @@
-"""The teacher's pairs: made once and shared."""
-
-from pathlib import Path
+"""The teacher's pairs."""
 
 import torch
 
-from ld3 import make_grid, make_solver
-from ld3.teacher import teach
-from ld3.zoo.toy import mixture
+import ld3
+from ld3.teacher import Teacher, make_pairs
+from ld3.zoo.toy import gaussian
 
 
-def test_pairs_are_made_once_and_shared(tmp_path: Path) -> None:
-    model = mixture([[-0.6, 0.2], [0.5, -0.4]], 0.2)
-    grid, solver = make_grid("edm", model.schedule, 10), make_solver("unipc")
+def test_pairs_are_the_solution_of_the_ode_from_their_noise() -> None:
+    model = gaussian([0.3, -0.2], [0.5, 0.2])
     seen: list[int] = []
-    first = teach(model, "a", solver, grid, range(40), folder=tmp_path, progress=seen.append)
-    assert seen == [32, 8]
-    files = sorted(tmp_path.rglob("*.safetensors"))
-    stamps = [file.stat().st_mtime_ns for file in files]
-    again = teach(model, "a", solver, grid, [5, 33, 7], folder=tmp_path)
-    assert torch.equal(again.target, first.target[[5, 33, 7]])
-    assert torch.equal(again.noise, first.noise[[5, 33, 7]])
-    assert [file.stat().st_mtime_ns for file in files] == stamps
-    files[0].write_bytes(b"broken")  # is made anew
-    assert torch.equal(
-        teach(model, "a", solver, grid, range(40), folder=tmp_path).target, first.target
-    )
-    for other in (("b", grid, 1.0), ("a", make_grid("logsnr", model.schedule, 10), 1.0)):
-        teach(model, other[0], solver, other[1], range(4), folder=tmp_path)
-    assert len(list(tmp_path.iterdir())) == 3
+    pairs = make_pairs(model, range(7), Teacher(steps=60), batch=3, progress=seen.append)
+    assert seen == [3, 3, 1] and len(pairs) == 7 and pairs.seeds == tuple(range(7))
+    assert torch.equal(pairs.noise, ld3.noise(range(7), (2,)))
+    ends = torch.tensor([80.0, 0.002], dtype=torch.float64)
+    exact = model.solve(80 * pairs.noise.double(), ends[0], ends[1])
+    assert (pairs.target - exact).abs().max() < 1e-3
+
+
+def test_a_teacher_by_name() -> None:
+    plain = Teacher("heun", 0, "", "edm", 5)
+    assert plain.make_solver() == ld3.make_solver("heun")
+    assert plain.nfe == 10 and plain.title == "heun-2, 5 steps on edm"
+    table = plain.table(ld3.EDM(), "eps")
+    k = ld3.knots(ld3.EDM(), ld3.make_grid("edm", ld3.EDM(), 5))
+    assert torch.equal(table.weights, ld3.compile_table(ld3.make_solver("heun"), k, "eps").weights)
