@@ -27,11 +27,19 @@ from ld3.cli.options import (
 
 @click.command()
 @model_option()
-@option("--methods", multiple=True, shown="handmade,published,ld3",
-        help="Names of `ld3 methods`, or groups: handmade, published, searched, learned, all, "
-        "variants.")  # fmt: skip
-@option("--solvers", multiple=True, shown="dpmpp",
-        help="Solvers: NAME, NAME:ORDER or NAME:ORDER:VARIANT, such as unipc,ipndm:3.")  # fmt: skip
+@option(
+    "--methods",
+    multiple=True,
+    shown="handmade,published,ld3",
+    help="Names of `ld3 methods`, or groups: handmade, published, searched, learned, all, "
+    "variants.",
+)
+@option(
+    "--solvers",
+    multiple=True,
+    shown="dpmpp",
+    help="Solvers: NAME, NAME:ORDER or NAME:ORDER:VARIANT, such as unipc,ipndm:3.",
+)
 @option("--nfe", multiple=True, help="Numbers of network evaluations: 4,6 or 4-10.", shown="4,6")
 @option("--seeds", type=int, help="Random seeds per stochastic method: how many.", shown="1")
 @option("--pairs", type=int, help="Training pairs per seed, the same for all methods.", shown="128")
@@ -42,11 +50,15 @@ from ld3.cli.options import (
 @preset_option()
 @recipe_option()
 @start_option()
-@teacher_options("40")
+@teacher_options("unipc:3:bh1", "logsnr", "40")
 @flag("--full", default=None, help="Add set metrics: Fréchet distance, KID and others.")
 @option("--judged", type=int, help="Samples for --full.", shown="1000")
-@option("--features", type=FILE, shown="the model's, if it is in `ld3 models`",
-        help="Feature network for --full: a TorchScript file.")  # fmt: skip
+@option(
+    "--features",
+    type=FILE,
+    shown="the model's, if it is in `ld3 models`",
+    help="Feature network for --full: Inception weights (.safetensors) or TorchScript (.pt).",
+)
 @pipeline_options()
 @runtime_options()
 @option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1")

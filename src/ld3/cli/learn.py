@@ -26,35 +26,68 @@ from ld3.cli.options import (
 
 @click.command()
 @model_option()
-@option("--solver", help="Solver: a name of `ld3 solvers`, NAME:ORDER or NAME:ORDER:VARIANT.",
-        shown="dpmpp")  # fmt: skip
-@option("--order", type=int, help="Order of the solver: alias of --solver NAME:ORDER.",
-        shown="the solver's")  # fmt: skip
-@option("--variant", help="Variant of the solver: alias of --solver NAME:ORDER:VARIANT.",
-        shown="the solver's")  # fmt: skip
-@option("--nfe", multiple=True, shown="5",
-        help="Number of network evaluations. 4,6: a plan for each. 4-10: one plan for all.")  # fmt: skip
+@option(
+    "--solver",
+    help="Solver: a name of `ld3 solvers`, NAME:ORDER or NAME:ORDER:VARIANT.",
+    shown="dpmpp",
+)
+@option(
+    "--order",
+    type=int,
+    help="Order of the solver: alias of --solver NAME:ORDER.",
+    shown="the solver's",
+)
+@option(
+    "--variant",
+    help="Variant of the solver: alias of --solver NAME:ORDER:VARIANT.",
+    shown="the solver's",
+)
+@option(
+    "--nfe",
+    multiple=True,
+    shown="5",
+    help="Number of network evaluations. 4,6: a plan for each. 4-10: one plan for all.",
+)
 @flag("--refine", default=None, help="Fine-tune the plan for each NFE of a range.")
-@flag("--gradient-free", default=None,
-      help="Learn by forward passes only, for networks without gradients.")  # fmt: skip
+@flag(
+    "--gradient-free",
+    default=None,
+    help="Learn by forward passes only, for networks without gradients.",
+)
 @preset_option()
-@option("--learn", shown="the preset's",
-        help="What is learned: times, times+net or times+net+coefficients.")  # fmt: skip
+@option(
+    "--learn",
+    shown="the preset's",
+    help="What is learned: times, times+net or times+net+coefficients.",
+)
 @start_option()
 @distance_option()
 @option("--pairs", type=int, help="Training pairs.", shown="the preset's")
-@option("--valid", type=int, help="Validation pairs.", shown="the preset's, at most half of --pairs")
-@option("--guidance", multiple=True, shown="1",
-        help="Scale of classifier-free guidance. 1,2: a plan for each. 1-4: one plan for all.")  # fmt: skip
-@option("--seed", type=int, shown="0",
-        help="Random seed of a run: its training noise and the order of batches.")  # fmt: skip
+@option("--valid", type=int, help="Validation pairs.", shown="the preset's, or half of --pairs")
+@option(
+    "--guidance",
+    multiple=True,
+    shown="1",
+    help="Scale of classifier-free guidance. 1,2: a plan for each. 1-4: one plan for all.",
+)
+@option(
+    "--seed",
+    type=int,
+    shown="0",
+    help="Random seed of a run: its training noise and the order of batches.",
+)
 @held_out_option(type=int, shown="64")
-@option("--judged", type=int, shown="200",
-        help="Samples for the Fréchet distance of models in `ld3 models`; 0: none.")  # fmt: skip
+@option(
+    "--judged",
+    type=int,
+    shown="200",
+    help="Samples for the Fréchet distance of models in `ld3 models`; 0: none.",
+)
 @recipe_option()
-@option("--slope", shown="auto",
-        help="Slopes in time: exact, secant, or auto, which tests the network.")  # fmt: skip
-@teacher_options("the preset's")
+@option(
+    "--slope", shown="auto", help="Slopes in time: exact, secant, or auto, which tests the network."
+)
+@teacher_options("the preset's", "the preset's", "the preset's")
 @pipeline_options()
 @runtime_options()
 @flag("--tensorboard", default=None, help="Write losses for TensorBoard.")

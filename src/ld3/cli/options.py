@@ -136,28 +136,27 @@ def spec_option() -> Decorator:
     )  # fmt: skip
 
 
-TEACHER = (
-    option("--teacher-solver", help="Solver of the teacher: unipc:3:bh1.", shown="the preset's"),
-    option(
-        "--teacher-order", type=int, shown="the solver's",
-        help="Order of the teacher's solver: alias of --teacher-solver NAME:ORDER.",
-    ),
-    option(
-        "--teacher-variant", shown="the solver's",
-        help="Variant of the teacher's solver: alias of --teacher-solver NAME:ORDER:VARIANT.",
-    ),
-    option(
-        "--teacher-grid", help="Grid of the teacher: a known grid of `ld3 methods`.",
-        shown="the preset's",
-    ),
-)  # fmt: skip
-
-
-def teacher_options(steps: str) -> Decorator:
-    """The teacher's solver, grid and steps, and the steps of the reference solution."""
+def teacher_options(solver: str, grid: str, steps: str) -> Decorator:
+    """The teacher, with its defaults, and the steps of the reference solution."""
     return together(
         [
-            *TEACHER,
+            option(
+                "--teacher-solver", shown=solver,
+                help="Solver of the teacher: NAME, NAME:ORDER or NAME:ORDER:VARIANT.",
+            ),
+            option(
+                "--teacher-order", type=int, shown="the solver's",
+                help="Order of the teacher's solver: alias of --teacher-solver NAME:ORDER.",
+            ),
+            option(
+                "--teacher-variant", shown="the solver's",
+                help="Variant of the teacher's solver: alias of --teacher-solver "
+                "NAME:ORDER:VARIANT.",
+            ),
+            option(
+                "--teacher-grid", shown=grid,
+                help="Grid of the teacher: a known grid of `ld3 methods`.",
+            ),
             option("--teacher-steps", type=int, help="Steps of the teacher.", shown=steps),
             option(
                 "--reference-steps", type=int, shown="twice the teacher's",

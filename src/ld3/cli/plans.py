@@ -10,7 +10,6 @@ from ld3.cli.options import (
     Decorator,
     batch_option,
     device_option,
-    flag,
     force_option,
     held_out_option,
     option,
@@ -27,9 +26,11 @@ if TYPE_CHECKING:
 
 def nfe_option() -> Decorator:
     return option(
-        "--nfe", type=int, shown="the plan's",
+        "--nfe",
+        type=int,
+        shown="the plan's",
         help="Number of network evaluations, for a plan that was learned for a range.",
-    )  # fmt: skip
+    )
 
 
 @click.command()
@@ -61,25 +62,39 @@ def sample(
 
     numbers = read_seeds(seeds)
     samples = run_sample(
-        _load(path, nfe), numbers, device, force, batch, guidance=guidance, prompts=prompt,
+        _load(path, nfe),
+        numbers,
+        device,
+        force,
+        batch,
+        guidance=guidance,
+        prompts=prompt,
         model=model,
-    )  # fmt: skip
+    )
     for file in write_samples(out, numbers, samples):
         click.echo(str(file))
 
 
 @click.command()
 @click.argument("path", type=FILE)
-@option("--guidance", multiple=True, shown="the plan's",
-        help="Scales of classifier-free guidance: 1,2.5 or 1-4.")  # fmt: skip
+@option(
+    "--guidance",
+    multiple=True,
+    shown="the plan's",
+    help="Scales of classifier-free guidance: 1,2.5 or 1-4.",
+)
 @nfe_option()
 @held_out_option(type=click.IntRange(2, 100_000), default=64)
 @replaced_model()
 @batch_option()
 @device_option(default="cpu")
 @force_option()
-@option("--picture", type=FILE, help="Plot distances against guidance scales.",
-        shown="guidance.png beside the plan, if there are several scales")  # fmt: skip
+@option(
+    "--picture",
+    type=FILE,
+    help="Plot distances against guidance scales.",
+    shown="guidance.png beside the plan, if there are several scales",
+)
 @out_option("Folder of the cache.", "runs")
 def score(
     path: Path,
@@ -116,8 +131,12 @@ def score(
 @click.command()
 @click.argument("path", type=FILE)
 @option("--picture", type=FILE, help="Plot the times to this file.", shown="none")
-@option("--as", "tool", shown="none",
-        help="Print the lines to paste into diffusers, comfyui, a1111, kdiffusion, text.")  # fmt: skip
+@option(
+    "--as",
+    "tool",
+    shown="none",
+    help="Print the lines to paste into diffusers, comfyui, a1111, kdiffusion, text.",
+)
 @nfe_option()
 def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) -> None:
     """Print a plan, and plot its times beside the known grids."""
@@ -139,8 +158,9 @@ def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) ->
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=FILE)
-@option("--to", "target", required=True,
-        help="Tool: diffusers, comfyui, a1111, kdiffusion, text, hub.")  # fmt: skip
+@option(
+    "--to", "target", required=True, help="Tool: diffusers, comfyui, a1111, kdiffusion, text, hub."
+)
 @out_option("Folder of the files.", "exported")
 @option("--name", help="Name of the plan in the tool.", shown="model and solver")
 @option("--base-model", help="hub: the model's address, owner/name.", shown="none")

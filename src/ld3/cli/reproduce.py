@@ -12,15 +12,23 @@ from ld3.errors import SpecError
 @click.argument("name", required=False)
 @flag("--list", "list_", help="List all tables and figures of the paper.")
 @flag("--paper", help="Print what the paper shows, and its own settings.")
-@option("--model", shown="the experiment's first",
-        help="Model: one of the experiment's, or package.module:function with the paper's "
-        "settings.")  # fmt: skip
+@option(
+    "--model",
+    shown="the experiment's first",
+    help="Model: one of the experiment's, or package.module:function with the paper's settings.",
+)
 @flag("--quick", help="Smallest sizes: only a check that it runs.")
-@option("--features", type=FILE, shown="none",
-        help="Feature network for a model of your own: a TorchScript file.")  # fmt: skip
+@option(
+    "--features",
+    type=FILE,
+    shown="none",
+    help="Feature network for a model of your own: Inception weights (.safetensors) or "
+    "TorchScript (.pt).",
+)
 @device_option(default="cpu")
-@option("--jobs", type=click.IntRange(1, 256), default=1,
-        help="Processes that run at the same time.")  # fmt: skip
+@option(
+    "--jobs", type=click.IntRange(1, 256), default=1, help="Processes that run at the same time."
+)
 @out_option("Folder of results and their cache.", "reproduce")
 def reproduce(
     name: str | None,
@@ -52,9 +60,15 @@ def reproduce(
         return
     with Bar() as bar:
         result = run_reproduce(
-            experiment, model, quick=quick, out=out, jobs=jobs, report=bar, features=features,
+            experiment,
+            model,
+            quick=quick,
+            out=out,
+            jobs=jobs,
+            report=bar,
+            features=features,
             device=device,
-        )  # fmt: skip
+        )
         bar.clear()
     for line in result_lines(result):
         click.echo(line)
