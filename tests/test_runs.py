@@ -19,7 +19,7 @@ from matplotlib.image import imread
 from safetensors.torch import load_file
 
 from ld3.errors import Ld3Error
-from ld3.spec import RunSpec
+from ld3.runs.spec import RunSpec
 
 MODEL = """
 import time, torch

@@ -279,7 +279,7 @@ def read_scales(texts: Sequence[str]) -> list[float]:
     from ld3.runs.spec import counted
 
     scales = []
-    for part in counted(_parts(texts), "--guidance", "1-4"):
+    for part in counted(_parts(texts, "--guidance", "1,2.5,4"), "--guidance", "1-4"):
         text = str(part)
         number = re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text)
         if number is None or float(text) > 100:
@@ -300,7 +300,7 @@ def whole_numbers(texts: Sequence[str], name: str, such_as: str) -> list[int]:
     from ld3.runs.spec import counted
 
     numbers = []
-    for part in counted(_parts(texts), name, such_as, MAX_SEEDS):
+    for part in counted(_parts(texts, name, such_as), name, such_as, MAX_SEEDS):
         if re.fullmatch("[0-9]{1,15}", str(part)) is None:
             raise SpecError(
                 f"{name}: got {str(part)[:50]!r}, expected whole numbers such as {such_as}"
@@ -309,6 +309,9 @@ def whole_numbers(texts: Sequence[str], name: str, such_as: str) -> list[int]:
     return numbers
 
 
-def _parts(texts: Sequence[str]) -> list[object]:
-    """Separated by commas; what is empty stays, so that it can be refused."""
-    return [part.strip() for text in texts for part in text.split(",")]
+def _parts(texts: Sequence[str], name: str, such_as: str) -> list[str]:
+    """What stands between commas."""
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    if not all(parts):
+        raise SpecError(f"{name}: got {','.join(texts)!r} with an empty part, expected {such_as}")
+    return parts
