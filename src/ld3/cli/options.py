@@ -22,10 +22,9 @@ def option(*names: str, help: str, shown: str | None = None, **settings: Any) ->
     Options of `learn` and `compare` have no default here, so that those of a TOML file count where
     none is given; `shown` says what their specs fall back to.
     """
-    if shown is None:
-        shown = "" if settings.get("required") else str(settings["default"])
-    text = f"{help}  [default: {shown}]" if shown else f"{help}  [required]"
-    return click.option(*names, help=text, **settings)
+    if not settings.get("required"):  # which click says by itself
+        help += f"  [default: {settings['default'] if shown is None else shown}]"
+    return click.option(*names, help=help, **settings)
 
 
 def flag(*names: str, help: str, **settings: Any) -> Decorator:
