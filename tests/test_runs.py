@@ -13,13 +13,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ld3.spec import RunSpec
 from matplotlib.image import imread
 from safetensors.torch import load_file
 
-from ld3.errors import Ld3Error
+from ld3.cli import cli
+from ld3.errors import Ld3Error, SpecError
+from ld3.runs.spec import RunSpec
+from ld3.seeds import RANGES
 
 MODEL = """
 import time, torch
@@ -39,6 +42,11 @@ def slow():
         return toy.forward(x, t, cond)
 
     return FunctionModel(forward, toy.schedule, "x0", (2,))
+
+
+def other():
+    apart = mixture([[-0.5, 0.3], [0.5, -0.4]], 0.2)
+    return FunctionModel(apart.forward, toy.schedule, "x0", (2,))
 
 
 def broken():
@@ -100,7 +108,7 @@ def test_learn_show_and_sample_a_model_of_ones_own(place: Path) -> None:
 def test_learn_a_shipped_model(place: Path) -> None:
     run = ld3(place, "learn", "--pairs", "8", "--held-out", "8", "--judged", "20", "--nfe", "3")
     assert run.returncode == 0, run.stderr
-    assert "Fréchet distances from 20 samples only" in run.stdout
+    assert "Fréchet distance from 20 samples only" in run.stdout
     (plan,) = place.glob("runs/*/plan.json")
     assert (plan.parent / "samples.png").stat().st_size > 1000
     moved = json.loads(plan.read_text())
@@ -119,15 +127,18 @@ def test_learn_a_shipped_model(place: Path) -> None:
     assert (2 * shown - 1 - wanted.clamp(-1, 1)).abs().max() < 0.5 / 127
 
 
-def interrupted(place: Path, wait: float, how: signal.Signals, *words: str) -> tuple[int, str]:
-    """Exit code and last words of a run that is stopped `wait` seconds after its first state."""
+def interrupted(
+    place: Path, wait: float, how: signal.Signals, *words: str, state: int = 0
+) -> tuple[int, str]:
+    """Exit code and last line of a run that is stopped `wait` seconds after a state is written."""
     process = subprocess.Popen(
         command(*words), cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # even in a background job
     )  # fmt: skip
     out = words[words.index("--out") + 1]
     deadline = time.monotonic() + 120
-    while not list(place.glob(f"{out}/*/state-0.safetensors")) and time.monotonic() < deadline:
+    file = f"{out}/*/state-{state}.safetensors"
+    while not list(place.glob(file)) and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(wait)
     process.send_signal(how)
@@ -195,9 +206,9 @@ def test_words_from_a_file(place: Path) -> None:
         (["learn", "--model", "mine:broken"], "finite"),
         (["learn", "--solver", "unipx"], "did you mean 'unipc'"),
         (["learn", "--solver", "heun", "--nfe", "5"], "multiple of 2"),
-        (["learn", "--order", "9"], "wanted one of"),
+        (["learn", "--order", "9"], "one of"),
         (["learn", "--nfe", "0"], "greater than or equal to 1"),
-        (["learn", "--nfe", "x"], "got 'x': Input should be a valid integer"),
+        (["learn", "--nfe", "x"], "nfe: got 'x'"),
         (["learn", "--preset", "fats"], "did you mean 'fast'"),
         (["learn", "--distance", "l3", "--model", "mine:make"], "known: "),
         (["learn", "--learn", "all"], "times+net"),
@@ -205,11 +216,11 @@ def test_words_from_a_file(place: Path) -> None:
         (["learn", "--dtype", "float8"], "float32"),
         (["learn", "--slope", "steep"], "secant"),
         (["learn", "--recipe", "gama=1"], "did you mean 'gamma'"),
-        (["learn", "--recipe", "gamma=much"], "wanted something like 0.0"),
-        (["learn", "--recipe", "gamma"], "WORD=VALUE"),
-        (["learn", "--recipe", "gamma=-1"], "gamma: got -1, wanted 0 or more"),
-        (["learn", "--recipe", "batch=0"], "batch: got 0, wanted a positive number"),
-        (["learn", "--recipe", "power=nan"], "power: got nan, wanted a positive number"),
+        (["learn", "--recipe", "gamma=much"], "something like 0.0"),
+        (["learn", "--recipe", "gamma"], "--recipe: got 'gamma', expected NAME=VALUE"),
+        (["learn", "--recipe", "gamma=-1"], "gamma: got -1"),
+        (["learn", "--recipe", "batch=0"], "batch: got 0"),
+        (["learn", "--recipe", "power=nan"], "power: got nan"),
         (["learn", "--teacher-solver", "unipx"], "did you mean 'unipc'"),
         (["learn", "--teacher-grid", "emd"], "did you mean 'edm'"),
         (["learn", "--teacher-steps", "0"], "greater than or equal to 1"),
@@ -221,8 +232,27 @@ def test_words_from_a_file(place: Path) -> None:
         (["show", "none.json"], "No such file"),
         (["show", "mine.py"], "not JSON"),
         (["sample", "--plan", "none.json"], "No such file"),
-        (["sample", "--plan", "none.json", "--seeds", "3-1"], "rising ranges"),
+        (
+            ["sample", "--plan", "none.json", "--seeds", "3-1"],
+            "--seeds: got 3-1, expected rising ranges",
+        ),
         (["sample", "--plan", "none.json", "--seeds", "a"], "such as 0-63"),
+        (["sample", "--plan", "none.json", "--seeds", ""], "--seeds: got '' with an empty part"),
+        (["sample", "--plan", "none.json", "--seeds", "0-2000000"], "at most 1000000"),
+        (["learn", "--nfe", "4,6-9"], "either a list such as 4,6 or one range such as 4-10"),
+        (["learn", "--nfe", "9-4"], "nfe: got 9-4, expected a rising range"),
+        (["learn", "--guidance", "much"], "guidance: got 'much'"),
+        (["learn", "--solver", "unipc:x"], "NAME:ORDER"),
+        (["learn", "--solver", "unipc:3", "--order", "3"], "give one of them"),
+        (["learn", "--solver", "unipc:3:bh9"], "bh9"),
+        (["learn", "--start", "ld3"], "unknown start 'ld3'"),
+        (["learn", "--start", "none.json", "--model", "mine:make"], "No such file"),
+        (["learn", "--batch", "0"], "batch: got '0'"),
+        (["learn", "--model", "mine:make", "--label", "1"], "classes"),
+        (["learn", "--label", "one"], "--label: got 'one'"),
+        (["compare", "--start", "emd"], "did you mean 'edm'"),
+        (["compare", "--preset", "fats"], "did you mean 'fast'"),
+        (["compare", "--recipe", "gama=1"], "did you mean 'gamma'"),
         (["sample"], "--plan"),
     ],
 )
@@ -288,6 +318,187 @@ def test_any_spec_file_is_read_or_refused(content: bytes) -> None:
             RunSpec.read({}, Path(file.name))
         except Ld3Error as error:
             assert len(str(error).splitlines()) == 1
+
+
+def numbers(folder: Path) -> dict[str, object]:
+    """What was learned in a run."""
+    plan = json.loads((folder / "plan.json").read_text())
+    return {name: plan[name] for name in ("times", "net_times", "corrections")}
+
+
+def stamps(place: Path, *purposes: str) -> dict[Path, int]:
+    """When the stored pairs of these purposes were written, by file."""
+    firsts = {"training": 0, "validation": 1, "held-out": 2}
+    found = {}
+    for file in place.glob("cache/pairs/*"):
+        first = int(load_file(file)["seeds"][0]) // 1_000_000_000
+        if first in (firsts[purpose] for purpose in purposes):
+            found[file] = file.stat().st_mtime_ns
+    return found
+
+
+TINY = (
+    "learn", "--model", "mine:make", "--pairs", "8", "--valid", "8", "--held-out", "8",
+    "--nfe", "3", "--recipe", "epochs=1",
+)  # fmt: skip
+
+
+def test_options_of_scoring_do_not_learn_again(place: Path) -> None:
+    assert ld3(place, *TINY).returncode == 0
+    (folder,) = place.glob("runs/*/plan.json")
+    folder = folder.parent
+    learned, pairs = numbers(folder), stamps(place / "runs", "training", "validation")
+    files = {file: file.stat().st_mtime_ns for file in folder.glob("*[0-9].safetensors")}
+    files[folder / "result.json"] = (folder / "result.json").stat().st_mtime_ns
+    assert len(files) == 2 and len(pairs) == 2
+    before = json.loads((folder / "plan.json").read_text())["scores"]["learned"]
+    for more in (("--held-out", "12"), ("--judged", "50"), ("--device", "cpu:0"), ("--batch", "3")):
+        run = ld3(place, *TINY, *more)
+        assert run.returncode == 0, run.stderr
+        assert list(place.glob("runs/*/plan.json")) == [folder / "plan.json"]
+        assert numbers(folder) == learned
+        assert stamps(place / "runs", "training", "validation") == pairs
+        assert {file: file.stat().st_mtime_ns for file in files} == files
+        after = json.loads((folder / "plan.json").read_text())["scores"]["learned"]
+        assert (after == before) == (more[0] != "--held-out")
+
+
+def test_fresh_makes_pairs_and_scores_again(place: Path) -> None:
+    assert ld3(place, *TINY).returncode == 0
+    files = [file for file in place.glob("runs/**/*") if file.suffix in (".json", ".safetensors")]
+    before = {file: file.stat().st_mtime_ns for file in files}
+    kinds = {file.parent.name for file in files}
+    assert {"pairs", "scores"} <= kinds
+    (folder,) = place.glob("runs/*/plan.json")
+    learned = numbers(folder.parent)
+    assert ld3(place, *TINY, "--fresh").returncode == 0
+    assert all(file.stat().st_mtime_ns > before[file] for file in files)
+    assert numbers(folder.parent) == learned
+
+
+def test_a_damaged_cache_is_made_again(place: Path) -> None:
+    assert ld3(place, *TINY).returncode == 0
+    (folder,) = place.glob("runs/*/plan.json")
+    learned, whole = numbers(folder.parent), {}
+    for file in place.glob("runs/**/*.safetensors"):
+        whole[file] = file.read_bytes()
+        file.write_bytes(whole[file][:-1] + bytes([whole[file][-1] ^ 1]))
+    (folder.parent / "result.json").unlink()
+    assert ld3(place, *TINY).returncode == 0
+    assert numbers(folder.parent) == learned
+    assert {file: file.read_bytes() for file in whole} == whole
+
+
+def test_no_line_of_progress_is_lost_in_the_second_start(place: Path) -> None:
+    words = (
+        "learn", "--model", "mine:slow", "--preset", "best", "--recipe", "epochs=1", "--pairs",
+        "48", "--valid", "8", "--held-out", "4", "--nfe", "3",
+    )  # fmt: skip
+    assert ld3(place, *words, "--out", "whole").returncode == 0
+    for _ in range(2):
+        interrupted(place, 0.05, signal.SIGKILL, *words, "--out", "parts", state=1)
+        (log,) = place.glob("parts/*/progress.jsonl")
+        starts = [json.loads(line)["start"] for line in log.read_text().splitlines()]
+        assert starts.count(starts[0]) == 6  # all iterations of the first start
+    assert ld3(place, *words, "--out", "parts").returncode == 0
+    (whole,), (parts,) = (place.glob(f"{out}/*/progress.jsonl") for out in ("whole", "parts"))
+    assert len(whole.read_text().splitlines()) == 12
+    assert parts.read_bytes() == whole.read_bytes()
+    assert numbers(parts.parent) == numbers(whole.parent)
+
+
+def test_a_plan_start_is_known_by_its_content(place: Path) -> None:
+    assert ld3(place, *TINY).returncode == 0
+    (first,) = place.glob("runs/*/plan.json")
+    plan = json.loads(first.read_text())
+
+    def folders(start: str) -> set[str]:
+        run = ld3(place, *TINY, "--start", start, "--out", "starts")
+        assert run.returncode == 0, run.stderr
+        return {path.parent.name for path in place.glob("starts/*/plan.json")}
+
+    (place / "a.json").write_text(json.dumps(plan))
+    (place / "b.json").write_text(json.dumps(plan | {"scores": {}}))
+    one = folders("a.json")
+    assert len(one) == 1
+    assert folders("b.json") == one  # another path, the same times
+    plan["times"][1] *= 1.01
+    (place / "a.json").write_text(json.dumps(plan))
+    assert len(folders("a.json")) == 2  # the same path, other times
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("learn", "--seed", str(RANGES["training"].blocks)),
+        ("learn", "--seed", "-1"),
+        ("learn", "--pairs", str(RANGES["training"].block + 1)),
+        ("learn", "--valid", str(RANGES["validation"].block + 1)),
+        ("compare", "--pairs", str(RANGES["training"].block + 1)),
+        ("compare", "--valid", str(RANGES["validation"].block + 1)),
+    ],
+)
+def test_seeds_beyond_the_table_are_refused(words: tuple[str, ...]) -> None:
+    """So training noise cannot be held-out noise."""
+    with pytest.raises(SpecError, match=rf"{words[1][2:]}: got '{words[2]}'"):
+        CliRunner().invoke(cli, words, catch_exceptions=False)
+
+
+def test_compare_gives_the_plan_of_learn_to_the_bit(place: Path) -> None:
+    same = (
+        "--model", "mine:make", "--pairs", "8", "--valid", "8", "--teacher-steps", "15",
+        "--held-out", "8", "--nfe", "3", "--recipe", "epochs=2",
+    )  # fmt: skip
+    assert ld3(place, "learn", *same, "--seed", "0").returncode == 0
+    run = ld3(place, "compare", *same, "--methods", "ld3")
+    assert run.returncode == 0, run.stderr
+    (learned,), (compared,) = (
+        place.glob(f"{folder}/result.json") for folder in ("runs/*", "compare/cache/learned/*")
+    )
+    ours, theirs = (json.loads(file.read_text()) for file in (learned, compared))
+    assert ours["key"] == theirs["key"]
+    assert ours["content"]["tuned"] == theirs["content"]["tuned"] == numbers(learned.parent)
+    assert ours["content"]["tuned"]["corrections"] is not None
+    before = compared.stat().st_mtime_ns
+    assert ld3(place, "compare", *same, "--methods", "ld3").returncode == 0
+    assert compared.stat().st_mtime_ns == before
+    start = str(learned.parent / "plan.json")
+    again = ld3(place, "compare", *same, "--methods", "ld3", "--fresh")
+    assert again.returncode == 0, again.stderr
+    assert compared.stat().st_mtime_ns > before
+    other = ld3(place, "compare", *same, "--methods", "ld3", "--start", start)
+    assert other.returncode == 0, other.stderr
+    assert "failed" not in other.stdout
+    assert len(list(place.glob("compare/cache/learned/*/result.json"))) == 2
+
+
+def test_learning_starts_from_a_search(place: Path) -> None:
+    run = ld3(place, *TINY, "--start", "gits")
+    assert run.returncode == 0, run.stderr
+    (path,) = place.glob("runs/*/plan.json")
+    assert json.loads(path.read_text())["learned"]["start"] == "gits"
+
+
+def test_sample_and_score_with_another_model(place: Path) -> None:
+    assert ld3(place, *TINY).returncode == 0
+    (path,) = map(str, place.glob("runs/*/plan.json"))
+    drawn = []
+    for more in ((), ("--model", "mine:slow"), ("--batch", "2")):
+        run = ld3(place, "sample", "--plan", path, "--seeds", "0-4", *more)
+        assert run.returncode == 0, run.stderr
+        drawn.append(load_file(place / "samples" / "samples.safetensors")["samples"])
+    assert all(torch.equal(drawn[0], other) for other in drawn[1:])
+    for words in (("sample", "--plan", path), ("score", path, "--held-out", "8")):
+        refused = ld3(place, *words, "--model", "mine:other")
+        assert refused.returncode == 2 and "for which the plan was learned" in refused.stderr
+        forced = ld3(place, *words, "--model", "mine:other", "--force", "--batch", "5")
+        assert forced.returncode == 0, forced.stderr
+    nameless = json.loads(Path(path).read_text())
+    nameless["model"]["name"] = "own"
+    (place / "own.json").write_text(json.dumps(nameless))
+    refused = ld3(place, "sample", "--plan", "own.json", "--seeds", "0")
+    assert refused.returncode == 2 and "--model" in refused.stderr
+    assert ld3(place, "sample", "--plan", "own.json", "--model", "mine:make").returncode == 0
 
 
 def test_an_unwritable_folder_loses_nothing(place: Path) -> None:

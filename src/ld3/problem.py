@@ -178,6 +178,11 @@ class Student:
             integrate(compare, self.problem.solver, knots(schedule, grid), x)
         return apart / total if total > 0 else 0.0
 
+    def prepare(self) -> None:
+        """Evaluate D(x_T, t_max) for all pairs, which hard forcing needs once."""
+        for part in self._pairs:
+            self._first_answers(part)
+
     @torch.no_grad()
     def _first_answers(self, part: Part) -> Tensor:
         """D(x_T, t_max) for the noise of all pairs."""

@@ -90,10 +90,14 @@ def learn_course(
     Yields as :func:`learning` does; `tuned` is the solver of the first problem.
     """
     tasks, first = make_tasks(course.problems), course.problems[0]
-    spent = course.evaluations if state is None else state.evaluations
+    if _radius(course, recipe) == 0:
+        for task in tasks:
+            task.student.prepare()
     if state is None:
-        state = _first_state(course, tasks, recipe)
+        spent, state = course.evaluations, _first_state(course, tasks, recipe)
         state = replace(state, evaluations=spent + evaluations(tasks))
+    else:
+        spent = state.evaluations - evaluations(tasks)  # what is prepared again counts once
     scales = state.scales.tolist()
     tasks = [replace(task, scale=scale) for task, scale in zip(tasks, scales, strict=True)]
     batches = math.ceil(len(first.train) / recipe.batch)

@@ -86,6 +86,15 @@ class Cache:
             rows |= {seed: chunk[seed] for seed in chunk if seed in wanted}
         return torch.stack([rows[seed] for seed in seeds])
 
+    def own_folder(self, kind: str, key: Key) -> Path | None:
+        """A folder for work that keeps files of its own; those that are too old are removed."""
+        if self.folder is None:
+            return None
+        folder = self.folder / kind / digest(self._key(key))
+        for file in folder.glob("*"):
+            self._remove_old(file)
+        return folder
+
     def sweep(self) -> None:
         """Remove leftovers of killed processes."""
         if self.folder is not None:
@@ -97,9 +106,12 @@ class Cache:
         if self.folder is None:
             return None
         file = self.folder / kind / f"{digest(self._key(key))}.{suffix}"
-        if self.since and file.exists() and file.stat().st_mtime < self.since:
-            file.unlink(missing_ok=True)
+        self._remove_old(file)
         return file
+
+    def _remove_old(self, file: Path) -> None:
+        if self.since and file.is_file() and file.stat().st_mtime < self.since:
+            file.unlink(missing_ok=True)
 
     @staticmethod
     def _key(key: Key) -> dict[str, Any]:

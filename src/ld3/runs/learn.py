@@ -16,7 +16,7 @@ from ld3.runs.cache import Cache
 from ld3.runs.descent import SO_FAR, how_to_go_on
 from ld3.runs.plans import held_out_scores, plan_of, with_rounding
 from ld3.runs.progress import Interrupted, Report, silent
-from ld3.runs.run import Learned, Run, learn_run
+from ld3.runs.run import Learned, Run, learn_run, read_start
 from ld3.runs.session import Session, open_session, reference_for
 from ld3.runs.spec import RunSpec
 from ld3.scores import Scores, best_of
@@ -72,10 +72,7 @@ def run_learn(
 
 def make_run(spec: RunSpec, session: Session, nfe: int, solver: Solver | None = None) -> Run:
     """What a spec asks for at one number of evaluations."""
-    start: str | Plan = spec.start
-    if spec.start.endswith(".json"):
-        start = Plan.load(spec.start)
-    solver = solver or spec.make_solver()
+    solver, start = solver or spec.make_solver(), read_start(spec.start)
     preset, scales = spec.make_preset(nfe), spec.guidances
     return Run(session, solver, nfe, preset, spec.seed, start, spec.slope, scales)
 

@@ -205,6 +205,11 @@ def start_from_plan(plan: Plan, run: Run) -> TunedSolver:
     return TunedSolver(run.solver, grid, corrections)
 
 
+def read_start(text: str) -> str | Plan:
+    """The start that an option names: the plan of a file, or the name of a method."""
+    return Plan.load(text) if text.endswith(".json") else text
+
+
 def plan_content(plan: Plan) -> dict[str, Any]:
     """What a start takes from a plan."""
     facts = plan.solver.model_dump(mode="json")

@@ -7,8 +7,9 @@ from torch import Tensor
 from ld3.errors import SpecError
 from ld3.models import Model
 from ld3.plan import Plan
+from ld3.runs.session import OWN
 from ld3.runs.spec import BATCH, DTYPES
-from ld3.zoo.loading import Loaded, load_model, of_model
+from ld3.zoo.loading import Loaded, load_model, of_model, with_batch
 
 
 def run_sample(
@@ -16,7 +17,7 @@ def run_sample(
     seeds: Sequence[int],
     device: str = "cpu",
     force: bool = False,
-    batch: int = BATCH,
+    batch: int | None = None,
     guidance: float | None = None,
     prompts: Sequence[str] = (),
     model: Model | str | None = None,
@@ -26,19 +27,28 @@ def run_sample(
     `prompts` replace those that a pipeline's plan was learned with. `model` is a model, or the name
     of one, to use instead of the one that the plan names; it must fit unless `force` is given.
     """
-    loaded = model_of_plan(plan, device, prompts, model)
+    loaded = model_of_plan(plan, device, prompts, model, batch)
     if not force:
         plan.check_fits(loaded.model, loaded.digest)
-    sample = plan.sampler(loaded.model, device=device, batch=batch, force=True)
+    sample = plan.sampler(loaded.model, device=device, batch=batch or BATCH, force=True)
     return sample(seeds, guidance=guidance)
 
 
 def model_of_plan(
-    plan: Plan, device: str, prompts: Sequence[str] = (), model: Model | str | None = None
+    plan: Plan,
+    device: str,
+    prompts: Sequence[str] = (),
+    model: Model | str | None = None,
+    batch: int | None = None,
 ) -> Loaded:
     """The model that a plan was learned for."""
     if model is not None and not isinstance(model, str):
         return of_model(model, plan.model.name, device, learn=False)
+    if model is None and plan.model.name == OWN:
+        raise SpecError(
+            "model: got a plan that names none, because it was learned from Python; give --model "
+            "package.module:function, or model= in Python"
+        )
     options = plan.model.options
     if options is not None:
         changes = {"latents": False} | ({"prompts": tuple(prompts)} if prompts else {})
@@ -47,4 +57,6 @@ def model_of_plan(
         raise SpecError(f"prompt: got one for {plan.model.name}, expected a plan of a pipeline")
     dtype = plan.learned.spec.get("dtype")
     dtype = dtype if dtype in DTYPES else None
-    return load_model(model or plan.model.name, device, dtype, learn=False, options=options)
+    name = model or plan.model.name
+    options = with_batch(options, batch, name)
+    return load_model(name, device, dtype, learn=False, options=options)

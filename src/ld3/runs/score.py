@@ -44,7 +44,7 @@ def run_score(
     options |= {name: plan.learned.spec[name] for name in KEPT if name in plan.learned.spec}
     spec = RunSpec(**{name: value for name, value in options.items() if value is not None})
     session = open_session(
-        spec, spec.make_preset(plan.nfe).teacher, Cache(spec.out / "cache"), report,
+        spec, spec.make_preset(_taught_nfe(plan)).teacher, Cache(spec.out / "cache"), report,
         model=None if isinstance(model, str) else model, gradients=False,
     )  # fmt: skip
     if not force:
@@ -55,3 +55,11 @@ def run_score(
     for scale in guidances or (plan.model.guidance,):
         grids = score_tables(session.at_guidance(scale), tables, held_out)
         yield GuidanceScores(scale, grids.pop("plan"), grids, best_of(grids, METHODS))
+
+
+def _taught_nfe(plan: Plan) -> int:
+    """The number of evaluations that chose the teacher: of a family the largest."""
+    family = plan.learned.spec.get("family")
+    if not isinstance(family, list | tuple) or len(family) != 2 or not isinstance(family[1], int):
+        return plan.nfe
+    return max(plan.nfe_per_step, family[1] - family[1] % plan.nfe_per_step)

@@ -24,9 +24,10 @@ from ld3.runs.spec import BATCH, Settings
 from ld3.seeds import noise, seeds_for
 from ld3.table import Table
 from ld3.teacher import Pairs, Teacher, make_pairs, sample_table
-from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model
+from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model, with_batch
 
 KEYS = ("distance", "distance_accurate", "rmse", "rmse_accurate")
+OWN = "own"  # the name of a model that was given as an object
 Made = TypeVar("Made")
 
 
@@ -170,12 +171,10 @@ def open_session(
     """The session that a spec asks for; `model` and `distance` are objects to use instead of the
     names in the spec. `gradients` says whether the model must have them."""
     if model is None:
-        options = spec.pipeline
-        if options is not None and spec.batch is not None:
-            options = options.model_copy(update={"batch": spec.batch})
+        options = with_batch(spec.pipeline, spec.batch, spec.model)
         loaded = load_model(spec.model, spec.device, spec.dtype, gradients, options)
     else:
-        name = spec.model if ":" in spec.model else "own"
+        name = spec.model if ":" in spec.model else OWN
         loaded = of_model(model, name, spec.device, gradients)
     measure = make_measure(distance or spec.distance, loaded, spec.device)
     return Session(

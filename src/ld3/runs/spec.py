@@ -24,7 +24,7 @@ from ld3.errors import SpecError, unknown
 from ld3.learner.presets import PRESETS, Preset, make_preset, without_gradients
 from ld3.learner.recipes import Learn, change_recipe
 from ld3.options import PipelineOptions
-from ld3.searches import make_method
+from ld3.searches import METHODS, make_method
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS, MAX_RUN
 from ld3.solvers import Solver, make_solver
@@ -173,8 +173,11 @@ class RunSpec(Settings):
 
 def check_start(start: str) -> None:
     """`best`, a plan, or any name of `ld3 methods` that is not learned."""
-    if start not in ("best", *SEARCHES) and not start.endswith(".json"):
+    if start.startswith("bump:"):
         make_method(start)
+    elif start not in ("best", *METHODS, *SEARCHES) and not start.endswith(".json"):
+        known = ["best", "PLAN.json", *METHODS, *SEARCHES, "bump:CENTRE:WIDTH"]
+        raise unknown("start", start, known)
 
 
 def options_of(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
@@ -238,8 +241,10 @@ def listed(value: object) -> list[object]:
     return parts
 
 
-def counted(value: object) -> list[object]:
-    """A list of whole numbers in which "4-6" stands for 4, 5, 6."""
+def counted(
+    value: object, name: str = "nfe", such_as: str = "4-10", limit: int = 1000
+) -> list[object]:
+    """A list of whole numbers in which "4-6" stands for 4, 5, 6; at most `limit` of them."""
     numbers: list[object] = []
     for part in listed(value):
         ends = span(part)
@@ -247,8 +252,10 @@ def counted(value: object) -> list[object]:
             numbers.append(part)
             continue
         low, high = (int(end) for end in ends)
-        if not low < high or high - low > 1000:
-            raise SpecError(f"nfe: got {part}, expected a rising range such as 4-10")
+        if not low <= high:
+            raise SpecError(f"{name}: got {part}, expected rising ranges such as {such_as}")
+        if high - low >= limit - len(numbers):
+            raise SpecError(f"{name}: got {part}, expected at most {limit} numbers")
         numbers += range(low, high + 1)
     return numbers
 

@@ -100,6 +100,15 @@ def load_model(
     return loaded
 
 
+def with_batch(
+    options: PipelineOptions | None, batch: int | None, name: str
+) -> PipelineOptions | None:
+    """The options of a pipeline with another batch; of other models None stays None."""
+    if batch is None or (options is None and not name.startswith(PIPELINE)):
+        return options
+    return (options or PipelineOptions()).model_copy(update={"batch": batch})
+
+
 def _load_pipeline(
     name: str, device: str, dtype: torch.dtype | None, learn: bool, options: PipelineOptions
 ) -> Loaded:

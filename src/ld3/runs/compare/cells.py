@@ -20,13 +20,12 @@ from ld3.plan import rows_of, tensor_of
 from ld3.problem import Problem
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.compare.spec import CompareSpec, needs_of
-from ld3.runs.run import Run, learn_run, solver_key
+from ld3.runs.run import Run, learn_run, read_start, solver_key
 from ld3.runs.session import Session
 from ld3.runs.set_metrics import SetMetrics, Values
 from ld3.runs.spec import solver_title, steps_of
 from ld3.searches.registry import find
 from ld3.solvers import Solver
-from ld3.store import digest
 from ld3.table import Table, TunedSolver
 from ld3.teacher import Pairs
 
@@ -126,9 +125,9 @@ def _learned(session: Session, spec: CompareSpec, cell: Cell, inside: Inside) ->
         inside(done, total)
 
     quiet = session.reporting(report)
-    run = Run(quiet, cell.solver, cell.nfe, preset, cell.seed or 0, spec.start)
-    if session.cache.folder is not None:
-        run = run.stored(session.cache.folder / "learned" / digest(run.key))
+    run = Run(quiet, cell.solver, cell.nfe, preset, cell.seed or 0, read_start(spec.start))
+    folder = session.cache.own_folder("learned", run.key)
+    run = run if folder is None else run.stored(folder)
     learned = learn_run(run)
     return CellResult(
         learned.tuned, learned.evaluations, learned.seconds, learned.curve, learned.start,

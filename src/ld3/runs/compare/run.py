@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -186,9 +187,32 @@ def command_of(spec: CompareSpec) -> str:
         if name in ("out", "jobs") or (value == getattr(plain, name) and name not in SAID):
             continue
         if name == "recipe":
-            words += [f"--recipe {shlex.quote(f'{k}={v}')}" for k, v in value.items()]
+            changes = ",".join(f"{setting}={_toml(new)}" for setting, new in value.items())
+            words.append(f"--recipe {shlex.quote(changes)}")
+            continue
+        if name == "pipeline":
+            words += _pipeline_words(value.said())
             continue
         flag = f"--{name.replace('_', '-')}"
         text = ",".join(map(str, value)) if name in LISTS else str(value)
         words.append(flag if value is True else f"{flag} {shlex.quote(text)}")
     return " ".join(words)
+
+
+def _toml(value: object) -> str:
+    """A setting as TOML holds it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _pipeline_words(options: dict[str, Any]) -> list[str]:
+    """The options of a pipeline as they are given to a command."""
+    words = [f"--prompt {shlex.quote(prompt)}" for prompt in options.pop("prompts", ())]
+    labels = ",".join(map(str, options.pop("classes", ())))
+    words += [f"--label {labels}"] * bool(labels)
+    height, width = options.pop("height", None), options.pop("width", None)
+    if height is not None:
+        words.append(f"--resolution {height}x{width or height}")
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        words.append(flag if value is True else f"{flag} {shlex.quote(str(value))}")
+    return words

@@ -1,0 +1,316 @@
+"""Options that several commands have, and how their texts are read."""
+
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ld3.errors import SpecError
+
+Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
+FILE = click.Path(path_type=Path)
+MAX_SEEDS = 1_000_000
+
+
+def option(*names: str, help: str, shown: str | None = None, **settings: Any) -> Decorator:
+    """An option whose help ends with its default: `shown`, or the default itself.
+
+    Options of `learn` and `compare` have no default here, so that those of a TOML file count where
+    none is given; `shown` says what their specs fall back to.
+    """
+    if not settings.get("required"):  # which click says by itself
+        help += f"  [default: {settings['default'] if shown is None else shown}]"
+    return click.option(*names, help=help, **settings)
+
+
+def flag(*names: str, help: str, **settings: Any) -> Decorator:
+    """An option without a value."""
+    return option(*names, help=help, shown="off", is_flag=True, **settings)
+
+
+def together(decorators: Iterable[Decorator]) -> Decorator:
+    """Several options as one decorator, in the order of the help."""
+    reverse = list(decorators)[::-1]
+
+    def decorate(command: Command) -> Command:
+        for one in reverse:
+            command = one(command)
+        return command
+
+    return decorate
+
+
+# Options by name, for commands to pick from
+
+
+def model_option() -> Decorator:
+    return option(
+        "--model", shown="fashion",
+        help="Model: a name of `ld3 models`, diffusers:PATH_OR_HUB_ID or package.module:function.",
+    )  # fmt: skip
+
+
+def replaced_model() -> Decorator:
+    return option("--model", help="Model to use instead of the plan's.", shown="the plan's")
+
+
+def distance_option() -> Decorator:
+    return option(
+        "--distance", shown="auto",
+        help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
+        "lpips-alex. auto: perceptual for the models of `ld3 models`, else l2.",
+    )  # fmt: skip
+
+
+def preset_option() -> Decorator:
+    return option(
+        "--preset", shown="standard",
+        help="Recipe, training pairs and teacher by name: standard, fast, best, paper-pixel, "
+        "paper-latent, paper-text-to-image.",
+    )  # fmt: skip
+
+
+def recipe_option() -> Decorator:
+    return option(
+        "--recipe", multiple=True, shown="the preset's",
+        help="Settings of the recipe to change, as NAME=VALUE: epochs=2,rate=0.05.",
+    )  # fmt: skip
+
+
+def start_option() -> Decorator:
+    return option(
+        "--start", shown="best",
+        help="Where learning starts: best (of the known grids), a plan.json, or any name of "
+        "`ld3 methods` that is not learned.",
+    )  # fmt: skip
+
+
+def held_out_option(**settings: Any) -> Decorator:
+    return option("--held-out", help="Held-out seeds to score on.", **settings)
+
+
+def device_option(**settings: Any) -> Decorator:
+    settings = settings or {"shown": "cpu"}
+    return option("--device", help="Device of the network: cpu, cuda, cuda:1, mps.", **settings)
+
+
+def batch_option() -> Decorator:
+    return option(
+        "--batch", type=int, shown="64; 8 in one call of a pipeline",
+        help="Samples that the network gets at a time.",
+    )  # fmt: skip
+
+
+def prompt_option(help: str, shown: str) -> Decorator:
+    return option("--prompt", multiple=True, help=f"{help} Repeatable.", shown=shown)
+
+
+def force_option() -> Decorator:
+    return flag("--force", help="Use the plan with a model it was not learned for.")
+
+
+def out_option(help: str, default: str, *, stored: bool = False) -> Decorator:
+    """`stored`: the default stands in a spec."""
+    if stored:
+        return option("--out", type=FILE, help=help, shown=default)
+    return option("--out", type=FILE, help=help, default=Path(default))
+
+
+def resume_option() -> Decorator:
+    return click.option(
+        "--resume/--fresh", default=True,
+        help="--resume goes on with an unfinished run and reads finished ones. --fresh starts "
+        "again; training pairs and scores are made again, too.  [default: --resume]",
+    )  # fmt: skip
+
+
+def spec_option() -> Decorator:
+    return option(
+        "--spec", "file", type=FILE, shown="none",
+        help="TOML file with these options, such as held_out = 128. Options given here win.",
+    )  # fmt: skip
+
+
+def teacher_options(solver: str, grid: str, steps: str) -> Decorator:
+    """The teacher, with its defaults, and the steps of the reference solution."""
+    return together(
+        [
+            option(
+                "--teacher-solver", shown=solver,
+                help="Solver of the teacher: NAME, NAME:ORDER or NAME:ORDER:VARIANT.",
+            ),
+            option(
+                "--teacher-order", type=int, shown="the solver's",
+                help="Order of the teacher's solver: alias of --teacher-solver NAME:ORDER.",
+            ),
+            option(
+                "--teacher-variant", shown="the solver's",
+                help="Variant of the teacher's solver: alias of --teacher-solver "
+                "NAME:ORDER:VARIANT.",
+            ),
+            option(
+                "--teacher-grid", shown=grid,
+                help="Grid of the teacher: a known grid of `ld3 methods`.",
+            ),
+            option("--teacher-steps", type=int, help="Steps of the teacher.", shown=steps),
+            option(
+                "--reference-steps", type=int, shown="twice the teacher's",
+                help="Steps of the reference solution, UniPC-3 on logsnr, in the scores.",
+            ),
+        ]
+    )  # fmt: skip
+
+
+def pipeline_options() -> Decorator:
+    """Options of `--model diffusers:...`."""
+    whole = "the pipeline's"
+    return together(
+        [
+            prompt_option("Pipelines: a prompt.", "five captions of MS-COCO"),
+            option("--prompts", type=FILE, help="Text file with one prompt per line.",
+                   shown="none"),
+            option("--negative-prompt", help="Prompt that guidance leads away from.",
+                   shown="empty"),
+            option("--label", multiple=True, help="Class labels: 1,2 or 0-9.", shown="all"),
+            option("--resolution", help="Image size: 512, or HEIGHTxWIDTH.", shown=whole),
+            option("--frames", type=int, help="Frames of a video.", shown=whole),
+            option("--tokens", type=int, help="Tokens of a prompt.", shown=whole),
+            option("--embedded-guidance", type=float, shown="3.5",
+                   help="Guidance scale that networks such as Flux take as an input."),
+            flag("--rectified", default=None,
+                 help="The network is a flow from noise to data, as InstaFlow."),
+            flag("--latents", default=None, help="Compare latents instead of decoded images."),
+            flag("--tiling", default=None, help="Decode in tiles."),
+            option("--net-time", shown="float",
+                   help="Times as the network gets them: float, integer, bfloat16."),
+        ]
+    )  # fmt: skip
+
+
+def runtime_options() -> Decorator:
+    """Batch, device and dtype."""
+    return together(
+        [
+            batch_option(),
+            device_option(),
+            option("--dtype", help="Network dtype: float32, float64, bfloat16, float16.",
+                   shown="the model's"),
+        ]
+    )  # fmt: skip
+
+
+# Texts
+
+
+def given(options: dict[str, Any], *lists: str) -> dict[str, Any]:
+    """Options of `learn` and `compare` as their specs take them; `lists` are None if not given."""
+    for name in lists:
+        options[name] = options[name] or None
+    options["recipe"] = read_recipe(options["recipe"]) or None
+    options["pipeline"] = read_pipeline(options)
+    return options
+
+
+def read_pipeline(options: dict[str, Any]) -> dict[str, Any] | None:
+    """Take the options of pipelines out of all options; None if none was given."""
+    prompt, file = options.pop("prompt"), options.pop("prompts")
+    if prompt and file:
+        raise SpecError("--prompts: got --prompt as well; give one of them")
+    found: dict[str, Any] = {
+        "prompts": read_prompts(file) if file is not None else prompt or None,
+        "classes": whole_numbers(options.pop("label"), "--label", "0,3 or 0-9") or None,
+    }
+    size = options.pop("resolution") or ""
+    if size:
+        match = re.fullmatch(r"([0-9]+)(?:x([0-9]+))?", size)
+        if match is None:
+            raise SpecError(
+                f"--resolution: got {size!r}, expected pixels such as 512, or 512x768: height and "
+                "width"
+            )
+        found |= {"height": int(match[1]), "width": int(match[2] or match[1])}
+    for name in (
+        "negative_prompt", "frames", "tokens", "embedded_guidance", "rectified", "latents",
+        "tiling", "net_time",
+    ):  # fmt: skip
+        found[name] = options.pop(name)
+    return {name: value for name, value in found.items() if value is not None} or None
+
+
+def read_prompts(path: Path) -> tuple[str, ...]:
+    """The lines of a text file that are not empty."""
+    from ld3.store import read_bytes
+
+    try:
+        lines = [line.strip() for line in read_bytes(path).decode().splitlines()]
+    except UnicodeDecodeError:
+        raise SpecError(
+            f"--prompts: got {path}, which is not text; expected one prompt per line"
+        ) from None
+    prompts = tuple(line for line in lines if line)
+    if not prompts:
+        raise SpecError(f"--prompts: got {path}, which is empty; expected one prompt per line")
+    return prompts
+
+
+def read_recipe(texts: Sequence[str]) -> dict[str, object]:
+    """NAME=VALUE -> {name: value}, values as TOML reads them, else as text."""
+    from ld3.runs.spec import listed
+
+    settings: dict[str, object] = {}
+    for pair in map(str, listed(list(texts))):
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise SpecError(f"--recipe: got {pair!r}, expected NAME=VALUE such as gamma=0.001")
+        try:
+            settings[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            settings[name.strip()] = value.strip()
+    return settings
+
+
+def read_scales(texts: Sequence[str]) -> list[float]:
+    """1,2.5 and 1-4 -> guidance scales."""
+    from ld3.runs.spec import counted
+
+    scales = []
+    for part in counted(_parts(texts, "--guidance", "1,2.5,4"), "--guidance", "1-4"):
+        text = str(part)
+        number = re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text)
+        if number is None or float(text) > 100:
+            raise SpecError(
+                f"--guidance: got {text!r}, expected scales from 0 to 100 such as 1,2.5,4"
+            )
+        scales.append(float(text))
+    return scales
+
+
+def read_seeds(text: str) -> list[int]:
+    """0-3,7 -> 0 1 2 3 7"""
+    return whole_numbers([text], "--seeds", "0-63 or 1,5,9")
+
+
+def whole_numbers(texts: Sequence[str], name: str, such_as: str) -> list[int]:
+    """Lists and ranges of whole numbers from 0."""
+    from ld3.runs.spec import counted
+
+    numbers = []
+    for part in counted(_parts(texts, name, such_as), name, such_as, MAX_SEEDS):
+        if re.fullmatch("[0-9]{1,15}", str(part)) is None:
+            raise SpecError(
+                f"{name}: got {str(part)[:50]!r}, expected whole numbers such as {such_as}"
+            )
+        numbers.append(int(str(part)))
+    return numbers
+
+
+def _parts(texts: Sequence[str], name: str, such_as: str) -> list[str]:
+    """What stands between commas."""
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    if not all(parts):
+        raise SpecError(f"{name}: got {','.join(texts)!r} with an empty part, expected {such_as}")
+    return parts

@@ -1,0 +1,196 @@
+"""`ld3 sample`, `score`, `show`, `export`: commands that use a plan."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ld3.cli.options import (
+    FILE,
+    Decorator,
+    batch_option,
+    device_option,
+    force_option,
+    held_out_option,
+    option,
+    out_option,
+    prompt_option,
+    read_scales,
+    read_seeds,
+    replaced_model,
+)
+
+if TYPE_CHECKING:
+    from ld3.plan import Plan
+
+
+def nfe_option() -> Decorator:
+    return option(
+        "--nfe",
+        type=int,
+        shown="the plan's",
+        help="Number of network evaluations, for a plan that was learned for a range.",
+    )
+
+
+@click.command()
+@option("--plan", "path", required=True, type=FILE, help="The plan.json.")
+@option("--seeds", default="0-63", help="Seeds of the noise: 0-63 or 1,5,9.")
+@out_option("Folder of the samples.", "samples")
+@replaced_model()
+@batch_option()
+@device_option(default="cpu")
+@force_option()
+@nfe_option()
+@option("--guidance", type=float, help="Scale of classifier-free guidance.", shown="the plan's")
+@prompt_option("Prompt to use instead of the plan's.", "the plan's")
+def sample(
+    path: Path,
+    seeds: str,
+    out: Path,
+    model: str | None,
+    batch: int | None,
+    device: str,
+    force: bool,
+    nfe: int | None,
+    guidance: float | None,
+    prompt: tuple[str, ...],
+) -> None:
+    """Draw samples with a plan."""
+    from ld3.report.plans import write_samples
+    from ld3.runs.sample import run_sample
+
+    numbers = read_seeds(seeds)
+    samples = run_sample(
+        _load(path, nfe),
+        numbers,
+        device,
+        force,
+        batch,
+        guidance=guidance,
+        prompts=prompt,
+        model=model,
+    )
+    for file in write_samples(out, numbers, samples):
+        click.echo(str(file))
+
+
+@click.command()
+@click.argument("path", type=FILE)
+@option(
+    "--guidance",
+    multiple=True,
+    shown="the plan's",
+    help="Scales of classifier-free guidance: 1,2.5 or 1-4.",
+)
+@nfe_option()
+@held_out_option(type=click.IntRange(2, 100_000), default=64)
+@replaced_model()
+@batch_option()
+@device_option(default="cpu")
+@force_option()
+@option(
+    "--picture",
+    type=FILE,
+    help="Plot distances against guidance scales.",
+    shown="guidance.png beside the plan, if there are several scales",
+)
+@out_option("Folder of the cache.", "runs")
+def score(
+    path: Path,
+    guidance: tuple[str, ...],
+    nfe: int | None,
+    held_out: int,
+    model: str | None,
+    batch: int | None,
+    device: str,
+    force: bool,
+    picture: Path | None,
+    out: Path,
+) -> None:
+    """Score a plan beside all known grids on held-out seeds, at any guidance scale."""
+    from ld3.report.bar import Bar
+    from ld3.report.plans import draw_guidance, guidance_lines
+    from ld3.runs.score import run_score
+
+    scales = read_scales(guidance)
+    plan = _load(path, nfe)
+    with Bar() as bar:
+        rows = list(
+            run_score(plan, scales, held_out, device, out, force, bar, model=model, batch=batch)
+        )
+        bar.clear()
+    for line in guidance_lines(plan, rows, held_out):
+        click.echo(line)
+    if picture is not None or len(rows) > 1:
+        picture = picture or path.parent / "guidance.png"
+        draw_guidance(rows, picture)
+        click.echo(f"picture  {picture}")
+
+
+@click.command()
+@click.argument("path", type=FILE)
+@option("--picture", type=FILE, help="Plot the times to this file.", shown="none")
+@option(
+    "--as",
+    "tool",
+    shown="none",
+    help="Print the lines to paste into diffusers, comfyui, a1111, kdiffusion, text.",
+)
+@nfe_option()
+def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) -> None:
+    """Print a plan, and plot its times beside the known grids."""
+    from ld3.report.plans import draw_plan, plan_lines
+
+    plan = _load(path, nfe)
+    if tool is not None:
+        from ld3.export import paste_lines
+
+        for line in paste_lines(tool, plan):
+            click.echo(line)
+        return
+    for line in plan_lines(plan):
+        click.echo(line)
+    if picture is not None:
+        draw_plan(plan, picture)
+        click.echo(f"picture  {picture}")
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=FILE)
+@option(
+    "--to", "target", required=True, help="Tool: diffusers, comfyui, a1111, kdiffusion, text, hub."
+)
+@out_option("Folder of the files.", "exported")
+@option("--name", help="Name of the plan in the tool.", shown="model and solver")
+@option("--base-model", help="hub: the model's address, owner/name.", shown="none")
+@option("--licence", default="apache-2.0", help="hub: licence of the plan.")
+def export(
+    paths: tuple[Path, ...],
+    target: str,
+    out: Path,
+    name: str | None,
+    base_model: str | None,
+    licence: str,
+) -> None:
+    """Write plans of one model for another tool, and check what was written."""
+    from ld3.export import Wish, export_plans
+
+    images = [path.parent / "samples.png" for path in paths]
+    wish = Wish(name, base_model, licence, tuple(file for file in images if file.is_file()))
+    made = export_plans(target, [_load(path) for path in paths], out, wish)
+    for note in made.notes:
+        click.echo(note)
+    for file in made.files:
+        click.echo(f"wrote  {file}")
+
+
+def _load(path: Path, nfe: int | None = None) -> "Plan":
+    """The plan of a file, at a number of evaluations if one is given."""
+    from ld3.plan import Plan
+
+    plan = Plan.load(path)
+    return plan if nfe is None else plan.at(nfe)
+
+
+COMMANDS = (sample, score, show, export)
