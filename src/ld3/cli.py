@@ -454,11 +454,14 @@ def export(
 @click.option("--paper", is_flag=True, help="Print what the paper shows, and its own settings.")
 @click.option("--model", help="fashion, fashion-flow, ..; or package.module:function for those.")
 @click.option("--quick", is_flag=True, help="Smallest sizes: only to see that it runs.")
-@click.option("--features", type=click.Path(path_type=Path), help="Judge of a model of your own.")
+@click.option("--features", type=click.Path(path_type=Path), help="Feature network, a file.")
 @click.option("--device", default="cpu", show_default=True, help="Where the network runs.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True)
 @click.option(
     "--out", type=click.Path(path_type=Path), default=Path("reproduce"), show_default=True
+)
+@click.option(
+    "--docs", type=click.Path(path_type=Path), help="Copy page and images to this docs folder."
 )
 def reproduce(
     name: str | None,
@@ -470,13 +473,20 @@ def reproduce(
     device: str,
     jobs: int,
     out: Path,
+    docs: Path | None,
 ) -> None:
-    """Run an experiment of the paper, on a small model or on the paper's own."""
-    from ld3.reproduce import load_experiment, run_reproduce, write_result
-    from ld3.reproduce.lines import about_lines, list_rows, result_lines
+    """Run an experiment of the paper or of these docs, on a small model or on your own."""
+    from ld3.report.experiments import about_lines, list_rows, result_lines
+    from ld3.runs.experiments import (
+        all_experiments,
+        load_experiment,
+        run_reproduce,
+        write_result,
+    )
 
     if list_:
-        _table(("experiment", "in the paper", "what", "models"), list(list_rows()))
+        rows = list(list_rows(all_experiments()))
+        _table(("experiment", "in the paper", "what", "models"), rows)
         return
     if name is None:
         raise SpecError("experiment: got none, wanted a name of `ld3 reproduce --list`")
@@ -487,13 +497,13 @@ def reproduce(
         return
     with Bar() as bar:
         result = run_reproduce(
-            experiment, model, quick=quick, out=out, jobs=jobs, tell=bar, features=features,
+            experiment, model, quick=quick, out=out, jobs=jobs, report=bar, features=features,
             device=device,
         )  # fmt: skip
         bar.clear()
     for line in result_lines(result):
         click.echo(line)
-    for path in write_result(result, out):
+    for path in write_result(result, out, docs):
         click.echo(f"{path.suffix[1:]:<9}{path}")
 
 
