@@ -26,7 +26,7 @@ from ld3.runs.experiments.scoring import LABELS, Scoring, better, capital, check
 from ld3.runs.spec import solver_title
 
 Key = tuple[str, str, int]  # solver, method, evaluations
-COSTS = ("evaluations", "seconds")
+NOT_RANKED = ("evaluations", "seconds", "ratio")
 
 
 class GridOptions(BaseModel):
@@ -77,7 +77,7 @@ def run_grid(options: GridOptions, context: Context) -> Findings:
     notes = [
         first_places(spec, methods, values, key, options.label(key))
         for key in shown
-        if key not in COSTS
+        if key not in NOT_RANKED
     ]
     return Findings(
         tables=tuple(tables), panels=tuple(panels), notes=tuple(notes),

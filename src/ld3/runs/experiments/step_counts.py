@@ -54,7 +54,9 @@ def run_step_counts(options: StepCountOptions, context: Context) -> Findings:
     scoring = Scoring.of(context.compare_spec(options.scoring), context.report)
     solver = context.run_spec({**options.learn, "nfe": [options.nfe[0]]}).make_solver()
     rows: dict[str, Row] = {
-        "best known": [scoring.known("best known", solver, n).get("distance") for n in options.nfe]
+        "best known grid": [
+            scoring.known("best known", solver, n).get("distance") for n in options.nfe
+        ]
     }
     costs: dict[str, Value] = {}
     for source in options.interpolated:

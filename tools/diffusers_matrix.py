@@ -1,7 +1,7 @@
 """The diffusers tests on several versions of diffusers, each in its own environment.
 
-    python experiments/diffusers_matrix.py                    # 0.39.0, 0.41.0, 0.42.0, the newest
-    python experiments/diffusers_matrix.py --versions 0.40.0
+    python tools/diffusers_matrix.py                    # 0.39.0, 0.41.0, 0.42.0, the newest
+    python tools/diffusers_matrix.py --versions 0.40.0
 
 An environment is a folder with that diffusers and what it needs, put before the installed packages:
 torch is not installed again. Folders are kept in `--cache` and used the next time. Ends with code 1

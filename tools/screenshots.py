@@ -1,7 +1,7 @@
 """Pictures of the page of a comparison, taken in a real Chromium.
 
     ld3 compare --methods ... --out compare
-    python experiments/screenshots.py compare/report.html
+    python tools/screenshots.py compare/report.html
 
 writes docs/images/report.png (what is seen first) and docs/images/report-dark.png (a phone, dark,
 further down). With --whole FOLDER it writes the whole page as desktop, phone and dark instead.
