@@ -438,7 +438,7 @@ def test_list_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         (["fid-grit"], "unknown experiment 'fid-grit': did you mean 'fid-grid'"),
-        ([], "wanted a name of `ld3 reproduce --list`"),
+        ([], "a name of `ld3 reproduce --list`"),
         (["flow", "--model", "fashion"], "did you mean 'fashion-flow'"),
         (["bound", "--model", "ld3.zoo:nothing"], "model ld3.zoo:nothing"),
         (["rmsd", "--jobs", "0"], "jobs"),

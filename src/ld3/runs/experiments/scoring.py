@@ -109,24 +109,21 @@ class Scoring:
 
     def known(self, name: str, solver: Solver, nfe: int) -> Values:
         """Of a known grid, or of the best one of :data:`BEST`."""
-        steps, schedule = steps_of(solver, nfe), self.session.model.schedule
+        steps = steps_of(solver, nfe)
         if name not in BEST:
-            return self.values([TunedSolver(solver, make_grid(name, schedule, steps))])
-        return self._best(BEST[name], solver, steps)
+            return self.grid_values(name, solver, steps)
+        best = self.best_grid(BEST[name], solver, steps)
+        return named(self.grid_values(best, solver, steps), best)
+
+    def grid_values(self, name: str, solver: Solver, steps: int) -> Values:
+        grid = make_grid(name, self.session.model.schedule, steps)
+        return self.values([TunedSolver(solver, grid)])
 
     def best_grid(self, among: Collection[str], solver: Solver, steps: int) -> str:
         """The grid with the smallest mean distance."""
         plain = replace(self, sets=None)
-        schedule = self.session.model.schedule
-        found = {
-            n: plain.values([TunedSolver(solver, make_grid(n, schedule, steps))]) for n in among
-        }
+        found = {name: plain.grid_values(name, solver, steps) for name in among}
         return min((n for n in found if found[n]), key=lambda n: found[n]["distance"].value)
-
-    def _best(self, among: Collection[str], solver: Solver, steps: int) -> Values:
-        name = self.best_grid(among, solver, steps)
-        grid = make_grid(name, self.session.model.schedule, steps)
-        return named(self.values([TunedSolver(solver, grid)]), name)
 
 
 def named(values: Values, name: str) -> Values:

@@ -59,11 +59,12 @@ def run_step_counts(options: StepCountOptions, context: Context) -> Findings:
         ]
     }
     costs: dict[str, Value] = {}
+    wanted = [("", n) for n in options.interpolated]
+    wanted += [(name, n) for name in options.runs for n in options.nfe]
+    results = _learned(options, context, wanted)
     for source in options.interpolated:
-        plans = [
-            plan_of(run, learned, run_spec, {})
-            for (run, learned), run_spec in _learned(options, context, {}, source)
-        ]
+        spec = options.request(context, {}, source, 0).spec
+        plans = [plan_of(*result, spec, {}) for result in results["", source]]
         for rule, grid_of in (("interpolated", _guessed), ("linear in log-SNR", linear_grid)):
             name = f"plan for {source}, {rule}"
             rows[name] = [
@@ -77,13 +78,10 @@ def run_step_counts(options: StepCountOptions, context: Context) -> Findings:
         rows["family, one run"] = [
             _distance(scoring, [p.at(n).tuned for p in families]) for n in options.nfe
         ]
-    for name, change in options.runs.items():
-        row, label, total = [], f"a run each: {name}", 0.0
-        for n in options.nfe:
-            results = [result for result, _ in _learned(options, context, change, n)]
-            row.append(_distance(scoring, [learned.tuned for _, learned in results]))
-            total += learning_values(results)["evaluations"].value
-        rows[label], costs[label] = row, Value(value=total)
+    for name in options.runs:
+        label, own = f"a run each: {name}", [results[name, n] for n in options.nfe]
+        rows[label] = [_distance(scoring, [learned.tuned for _, learned in r]) for r in own]
+        costs[label] = Value(value=sum(learning_values(r)["evaluations"].value for r in own))
     table = ResultTable(
         title=title_of("distance"), head=("plan", *(f"NFE {n}" for n in options.nfe)),
         rows=tuple(ResultRow(label=(name,), cells=tuple(row)) for name, row in rows.items()),
@@ -107,12 +105,19 @@ def run_step_counts(options: StepCountOptions, context: Context) -> Findings:
 
 
 def _learned(
-    options: StepCountOptions, context: Context, change: dict[str, Any], nfe: int
-) -> list[tuple[tuple[Run, Learned], Any]]:
-    """The runs of all seeds, with their specs."""
-    requests = [options.request(context, change, nfe, seed) for seed in range(options.seeds)]
-    results = learn_all(requests, context.jobs, context.report)
-    return [(result, one.spec) for result, one in zip(results, requests, strict=True)]
+    options: StepCountOptions, context: Context, wanted: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], list[tuple[Run, Learned]]]:
+    """The runs of all seeds, by change and number of evaluations."""
+    keys = [key for key in wanted for _ in range(options.seeds)]
+    requests = [
+        options.request(context, options.runs.get(name, {}), nfe, seed)
+        for name, nfe in wanted
+        for seed in range(options.seeds)
+    ]
+    found: dict[tuple[str, int], list[tuple[Run, Learned]]] = {}
+    for key, result in zip(keys, learn_all(requests, context.jobs, context.report), strict=True):
+        found.setdefault(key, []).append(result)
+    return found
 
 
 def _distance(scoring: Scoring, several: Sequence[TunedSolver]) -> Value | None:
