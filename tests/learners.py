@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 
 from ld3.errors import ModelError
-from ld3.learner.learn import Recipe, begin, learn
+from ld3.learner.learn import learning
+from ld3.learner.recipes import PreconditionedAdam
 from ld3.problem import Problem
 from ld3.searches import make_grid
-from ld3.searches.registry import Found, Need, Tell
-from ld3.table import Tuned
+from ld3.searches.registry import Found, Need, Report
+from ld3.table import TunedSolver
 
 ALL: frozenset[Need] = frozenset({"model", "pairs", "solver"})
 
@@ -20,14 +21,16 @@ class Small:
     needs: frozenset[Need] = ALL
     seen: list[tuple[int, ...]] = field(default_factory=list)  # seeds of the pairs it was given
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         self.seen.append(problem.train.seeds)
-        recipe = Recipe(learn="times+net+coefficients", epochs=4, precondition=8, rate=0.08)
-        state = begin(problem, recipe, make_grid("edm", problem.model.schedule, problem.steps))
-        curve = [state.best]
-        for last in learn(problem, recipe, state, seed):
-            curve.append(last.loss)
-            tell(last.iteration, last.total)
+        recipe = PreconditionedAdam(
+            learn="times+net+coefficients", epochs=4, precondition=8, rate=0.08
+        )
+        start = make_grid("edm", problem.model.schedule, problem.steps)
+        curve = []
+        for last in learning(problem, recipe, start, seed=seed):
+            curve.append(last.best if last.loss is None else last.loss)
+            progress(max(1, last.iteration), last.total)
         return Found(last.tuned, last.state.evaluations, tuple(curve))
 
 
@@ -39,8 +42,9 @@ class Copy:
     source: str = "a copy"
     needs: frozenset[Need] = ALL
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
-        return Found(Tuned(make_grid(self.grid, problem.model.schedule, problem.steps)), 12)
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
+        grid = make_grid(self.grid, problem.model.schedule, problem.steps)
+        return Found(TunedSolver(problem.solver, grid), 12)
 
 
 @dataclass
@@ -50,5 +54,5 @@ class Fails:
     source: str = "none"
     needs: frozenset[Need] = ALL
 
-    def __call__(self, problem: Problem, seed: int, tell: Tell) -> Found:
+    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         raise ModelError("search: got nowhere <b>, wanted somewhere; try again")

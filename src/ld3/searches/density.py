@@ -4,8 +4,8 @@ The density of steps in lam is
 
     p(lam) ~ 0.05 + exp(-(lam - centre)^2 / 2 width^2)
 
-Networks have most to say where signal and noise are about equal. A few members of this family,
-tried by forward passes only, hold a start that is hard to beat by any fixed grid.
+Networks contribute most where signal and noise are about equal. The best of a few members of this
+family is a strong start for learning.
 """
 
 import torch
