@@ -214,6 +214,19 @@ def test_the_decayed_rate_is_the_rate_of_the_step() -> None:
         assert phi.abs().tolist() == pytest.approx([rate, rate], rel=1e-4)
 
 
+def test_the_decayed_rates_of_the_groups_are_those_of_the_step() -> None:
+    problem, theta = linear_problem(4, 2), torch.tensor(THETA, dtype=torch.float64)
+    recipe = PaperRules(
+        rule_times="sgd", rule_net="sgd", gamma=0.0, batch=4, epochs_times=0, epochs=1,
+        validate_every=5, clip=0.5,
+    )  # fmt: skip
+    course = Course((problem,), Linear(), linear_values(*THETA))
+    first = next(iter(learn_course(course, recipe))).state
+    rates = {"times": torch.tensor(1e-3).double(), "net": torch.tensor(2e-3).double()}
+    *_, last = learn_course(course, recipe, state=replace(first, rates=rates))
+    assert (theta_of(last) - theta).abs().tolist() == pytest.approx([5e-4, 1e-3], rel=1e-4)
+
+
 @pytest.mark.parametrize("recipe", [replace(OURS, batch=4), replace(ADAM, batch=4)])
 def test_batches_follow_the_seed(recipe: PreconditionedAdam | PaperRules) -> None:
     problem = mixture_problem(count=10)
