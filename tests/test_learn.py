@@ -480,6 +480,8 @@ def test_validation_noise_moves_once_an_epoch_and_the_best_is_computed_again() -
     assert not torch.equal(noises[2], noises[1])
     assert torch.equal(noises[3], noises[2])
     assert not torch.equal(noises[4], noises[3])
+    average = Linear().table(items[3].state.average, 1)
+    assert items[3].valid == Student(problem).mean_loss(average, noises[2])
     state = items[2].state
     best = Linear().table(state.best_values, 1)
     assert state.best == Student(problem).mean_loss(best, state.noise_valid)
@@ -527,6 +529,14 @@ def test_losses_that_are_not_finite_are_skipped_then_fatal(recipe: Recipe) -> No
         assert torch.equal(seen[-1].average[name], first.average[name])
     assert seen[-1].optimizer == {}
     assert seen[-1].since_best == 1
+
+
+def test_a_loss_that_is_not_finite_is_enough() -> None:
+    """Its slope may be finite."""
+    problem = replace(linear_problem(4, 2), distance=lambda x, y: l2(x, y) + math.inf)
+    items = linear_run(problem, replace(ADAM, batch=4, epochs=2))
+    assert items[-1].state.skipped == 2
+    assert theta_of(items[-1]).tolist() == list(THETA)
 
 
 def test_one_bad_pair_costs_its_batch_only() -> None:
