@@ -214,6 +214,19 @@ def test_the_decayed_rate_is_the_rate_of_the_step() -> None:
         assert phi.abs().tolist() == pytest.approx([rate, rate], rel=1e-4)
 
 
+def test_the_decayed_rates_of_the_groups_are_those_of_the_step() -> None:
+    problem, theta = linear_problem(4, 2), torch.tensor(THETA, dtype=torch.float64)
+    recipe = PaperRules(
+        rule_times="sgd", rule_net="sgd", gamma=0.0, batch=4, epochs_times=0, epochs=1,
+        validate_every=5, clip=0.5,
+    )  # fmt: skip
+    course = Course((problem,), Linear(), linear_values(*THETA))
+    first = next(iter(learn_course(course, recipe))).state
+    rates = {"times": torch.tensor(1e-3).double(), "net": torch.tensor(2e-3).double()}
+    *_, last = learn_course(course, recipe, state=replace(first, rates=rates))
+    assert (theta_of(last) - theta).abs().tolist() == pytest.approx([5e-4, 1e-3], rel=1e-4)
+
+
 @pytest.mark.parametrize("recipe", [replace(OURS, batch=4), replace(ADAM, batch=4)])
 def test_batches_follow_the_seed(recipe: PreconditionedAdam | PaperRules) -> None:
     problem = mixture_problem(count=10)
@@ -467,6 +480,8 @@ def test_validation_noise_moves_once_an_epoch_and_the_best_is_computed_again() -
     assert not torch.equal(noises[2], noises[1])
     assert torch.equal(noises[3], noises[2])
     assert not torch.equal(noises[4], noises[3])
+    average = Linear().table(items[3].state.average, 1)
+    assert items[3].valid == Student(problem).mean_loss(average, noises[2])
     state = items[2].state
     best = Linear().table(state.best_values, 1)
     assert state.best == Student(problem).mean_loss(best, state.noise_valid)
@@ -514,6 +529,14 @@ def test_losses_that_are_not_finite_are_skipped_then_fatal(recipe: Recipe) -> No
         assert torch.equal(seen[-1].average[name], first.average[name])
     assert seen[-1].optimizer == {}
     assert seen[-1].since_best == 1
+
+
+def test_a_loss_that_is_not_finite_is_enough() -> None:
+    """Its slope may be finite."""
+    problem = replace(linear_problem(4, 2), distance=lambda x, y: l2(x, y) + math.inf)
+    items = linear_run(problem, replace(ADAM, batch=4, epochs=2))
+    assert items[-1].state.skipped == 2
+    assert theta_of(items[-1]).tolist() == list(THETA)
 
 
 def test_one_bad_pair_costs_its_batch_only() -> None:

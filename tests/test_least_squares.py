@@ -145,6 +145,10 @@ def test_answers_before_a_changed_row_are_not_evaluated_again() -> None:
     rows = 2 * 3 + 3 * 2 + 4 * 1 + 5 * 0  # row n has n + 1 weights and leaves 4 - n calls
     assert student.evaluations == count.cost == 8 + 4 * (base + times + net + rows)
     assert max(count.batches[1:]) == GROUP
+    count.batches.clear()
+    few = Student(replace(problem, batch=2))
+    normal_equations(Task(few, 4), made, values, torch.arange(4), plain)
+    assert max(count.batches) == 2
 
 
 # ---- the preconditioner

@@ -73,6 +73,9 @@ def test_losses_are_those_of_the_solver_with_guidance_and_conditions(
         wanted = l2(2 * x, pairs.target[index])
         got = Student(problem).losses(part, index, table(problem))  # type: ignore[arg-type]
         assert (got / wanted - 1).abs().max() < 1e-4
+        with torch.no_grad():
+            few = Student(replace(problem, batch=2)).losses(part, index, table(problem))  # type: ignore[arg-type]
+        assert (few / wanted - 1).abs().max() < 1e-4
     assert float(wanted.max() / wanted.min()) > 1.01
 
 
@@ -327,6 +330,8 @@ def test_grids_with_losses_that_are_not_finite_come_last() -> None:
     never = FunctionModel(lambda x, t, c: x * math.nan, EDM(), "x0", (8,), None)
     assert len(find_starts(replace(problem, model=never), 2).names) == 2
     assert find_starts(replace(problem, model=never)).roughness == 0.0
+    huge = FunctionModel(lambda x, t, c: x.double() * t * 1e200, EDM(), "x0", (8,), None)
+    assert find_starts(replace(problem, model=huge)).roughness == 0.0
 
 
 def test_secants_are_for_rough_networks() -> None:

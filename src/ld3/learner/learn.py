@@ -144,9 +144,8 @@ def _first_state(course: Course, tasks: list[Task], recipe: Recipe) -> State:
     if not isinstance(recipe, GaussNewton):
         rates = {name: _scalar(rate) for name, (rate, _) in recipe.rates.items()}
         rate_noise = recipe.rate_noise
-    noise = first.valid.noise if soft else None
     losses = [
-        task.student.mean_loss(parameters.table(values, task.steps), noise, power=recipe.power)
+        task.student.mean_loss(parameters.table(values, task.steps), power=recipe.power)
         for task in tasks
     ]
     several = len(losses) > 1
