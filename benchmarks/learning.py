@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from ld3 import zoo
 from ld3.distances import FeatureDistance
+from ld3.known_grids import make_grid
 from ld3.learner.learn import learning
 from ld3.learner.presets import make_preset
 from ld3.learner.recipes import PaperRules, Recipe
@@ -26,7 +27,6 @@ from ld3.models import bind
 from ld3.problem import KEPT, Problem
 from ld3.runs.learn import run_learn
 from ld3.runs.spec import RunSpec
-from ld3.searches import make_grid
 from ld3.seeds import seeds_for
 from ld3.solvers import make_solver
 from ld3.teacher import make_pairs

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from ld3.errors import ModelError
+from ld3.known_grids import make_grid
 from ld3.problem import Problem
-from ld3.searches import make_grid
 from ld3.searches.protocol import Found, Need, Report
 from ld3.table import TunedSolver
 

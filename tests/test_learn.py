@@ -14,6 +14,7 @@ from ld3 import problem as student_module
 from ld3.density import Warp
 from ld3.distances import l2
 from ld3.errors import ModelError, PlanError, SpecError
+from ld3.known_grids import tangent_law
 from ld3.learner import learn as module
 from ld3.learner.course import Course
 from ld3.learner.forcing import keep_better, projected_step, radius
@@ -25,7 +26,6 @@ from ld3.learner.starts import ROUGH, find_starts
 from ld3.learner.state import State
 from ld3.parameters import FamilyParameters
 from ld3.problem import Problem, Student
-from ld3.searches import tangent_law
 from ld3.store import read_tensors, write_tensors
 from ld3.table import Table, TunedSolver
 from ld3.zoo.toy import mixture

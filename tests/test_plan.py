@@ -25,9 +25,9 @@ from ld3 import (
 )
 from ld3.errors import Ld3Error, PlanError, SpecError
 from ld3.interpolate import guess as guess_plan
+from ld3.known_grids import BUMPS
 from ld3.plan import Plan
 from ld3.schedules import SCHEDULES, schedule_from_json, schedule_to_json
-from ld3.searches import BUMPS
 from ld3.zoo.toy import mixture
 from plans import make_plan
 

@@ -13,11 +13,11 @@ from ld3 import EDM, METHODS, VPLinear, make_grid, make_schedule, make_solver, n
 from ld3.distances import FeatureDistance, l2
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, knots
+from ld3.known_grids import HANDMADE, tangent_law
 from ld3.models import FunctionModel, Model, bind
 from ld3.problem import Problem, Student
 from ld3.sampling import trajectory
 from ld3.schedules import Schedule
-from ld3.searches import HANDMADE, tangent_law
 from ld3.searches.ays import AYS, Bound, Moments, descent, measure_moments
 from ld3.searches.ddss import DDSS, features, kernel_distance
 from ld3.searches.dmn import DMN, error_bound, lowest_bound

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
+from ld3.known_grids import make_grid
 from ld3.learner import rules
 from ld3.learner.course import Course, Task, evaluations, make_tasks
 from ld3.learner.forcing import keep_better, projected_step, radius
@@ -28,7 +29,6 @@ from ld3.learner.starts import find_starts, with_secant
 from ld3.learner.state import State
 from ld3.parameters import GridParameters, Parameters, SolverParameters, Values
 from ld3.problem import Part, Problem, chunks, raised
-from ld3.searches import make_grid
 from ld3.table import TunedSolver
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ld3.grids import TimeGrid
+from ld3.known_grids import make_grid
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, solver_parameters
 from ld3.learner.presets import Preset
@@ -23,7 +24,6 @@ from ld3.problem import SECANT, Problem, Student
 from ld3.runs.descent import Descent, descend
 from ld3.runs.session import Session, table_key
 from ld3.runs.spec import steps_of
-from ld3.searches import make_grid
 from ld3.searches.registry import find
 from ld3.solvers import SOLVERS, Solver
 from ld3.store import digest, read_proved_json, sweep, write_proved_json

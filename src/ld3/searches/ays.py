@@ -29,12 +29,12 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
-from ld3.models import bind
+from ld3.known_grids.handmade import HANDMADE
+from ld3.known_grids.published import between
+from ld3.models import bind, is_latent
 from ld3.problem import Problem, chunks, take
-from ld3.searches.handmade import HANDMADE
 from ld3.searches.protocol import Found, Need, Report
-from ld3.searches.published import between
-from ld3.searches.trajectories import fine_trajectory, is_latent, some
+from ld3.searches.trajectories import fine_trajectory, some
 from ld3.solvers import make_solver
 from ld3.table import TunedSolver
 
@@ -126,7 +126,7 @@ def measure_moments(
 
 def _data(problem: Problem, index: Tensor) -> tuple[Tensor, int]:
     """Samples xbar of the teacher and their cost; for a latent model they are solved again."""
-    if is_latent(problem):
+    if is_latent(problem.model, problem.train.noise.device):
         walk = fine_trajectory(problem, index, make_solver("unipc", 3), "logsnr", TEACHER)
         return walk.states[-1], walk.evaluations
     schedule = problem.model.schedule

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from ld3.distances import Distance, FeatureDistance
 from ld3.errors import ModelError
+from ld3.known_grids.handmade import HANDMADE
 from ld3.parameters import GridParameters, SolverParameters
 from ld3.problem import Problem, Student
-from ld3.searches.handmade import HANDMADE
 from ld3.searches.protocol import Found, Need, Report
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ld3.grids import TimeGrid, knots
+from ld3.known_grids.handmade import HANDMADE
 from ld3.models import bind
 from ld3.problem import Problem, take
 from ld3.sampling import trajectory
-from ld3.searches.handmade import HANDMADE
 from ld3.solvers import Solver
 
 
@@ -60,16 +60,6 @@ def euler_jump(state: Tensor, eps: Tensor, s: Tensor, to: Tensor) -> Tensor:
 def _beside(values: Tensor, tensor: Tensor) -> Tensor:
     """(J,) with as many dimensions as (J, B, *S) has."""
     return values.view(-1, *[1] * (tensor.ndim - 1))
-
-
-@torch.no_grad()
-def is_latent(problem: Problem) -> bool:
-    """Whether samples are decoded from x."""
-    like = problem.train.noise[:1]
-    if problem.train.target.shape[1:] != like.shape[1:]:
-        return True
-    probe = torch.linspace(-1, 1, like.numel(), dtype=like.dtype, device=like.device).view_as(like)
-    return not torch.equal(problem.model.decode(probe), probe)
 
 
 def some(problem: Problem, limit: int) -> Tensor:

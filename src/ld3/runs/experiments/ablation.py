@@ -20,6 +20,7 @@ from ld3.experiment import (
     Values,
     merged,
 )
+from ld3.known_grids import make_method
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.learning_runs import (
     RunRequest,
@@ -37,7 +38,6 @@ from ld3.runs.experiments.scoring import (
     title_of,
 )
 from ld3.runs.spec import Count, read_solver, solver_title
-from ld3.searches import make_method
 
 Key = tuple[str, str, int]  # solver, change, evaluations
 OWN = ("x", "classes")  # options of a change that are not those of a run

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ld3.errors import SpecError
 from ld3.experiment import Curve, Findings, Panel, ResultRow, ResultTable, Value
+from ld3.known_grids import GRIDS, make_grid
 from ld3.metrics.bound import MAX_EXACT, Bound, Map, random_bounds, true_bound
 from ld3.models import Model, bind_network
 from ld3.runs.experiments.context import Context
@@ -16,7 +17,6 @@ from ld3.runs.experiments.learning_runs import RunRequest, learn_all
 from ld3.runs.experiments.scoring import Scoring
 from ld3.runs.session import table_key
 from ld3.runs.spec import Count
-from ld3.searches import GRIDS, make_grid
 from ld3.seeds import noise, seeds_for
 from ld3.table import Table, TunedSolver
 from ld3.teacher import Teacher

@@ -11,12 +11,12 @@ from torch import Tensor
 from ld3.errors import SpecError
 from ld3.experiment import Curve, Findings, Panel, ResultRow, ResultTable, Value
 from ld3.grids import TimeGrid, knots
+from ld3.known_grids import make_grid
 from ld3.metrics.fidelity import rmse
 from ld3.models import Model, bind
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.learning_runs import RunRequest, learn_all
 from ld3.sampling import integrate, trajectory
-from ld3.searches import make_grid
 from ld3.seeds import noise, seeds_for
 from ld3.solvers import Solver, make_solver
 from ld3.zoo.loading import load_model

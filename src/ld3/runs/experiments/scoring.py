@@ -7,6 +7,7 @@ from typing import Literal
 
 from ld3.errors import unknown
 from ld3.experiment import Value, Values
+from ld3.known_grids import GRIDS, HANDMADE, make_grid
 from ld3.metrics.bootstrap import Weights
 from ld3.runs.compare.run import compare_session
 from ld3.runs.compare.spec import CompareSpec
@@ -15,7 +16,6 @@ from ld3.runs.progress import Report
 from ld3.runs.session import KEYS, Session, mean
 from ld3.runs.set_metrics import SetMetrics
 from ld3.runs.spec import steps_of
-from ld3.searches import GRIDS, HANDMADE, make_grid
 from ld3.solvers import Solver
 from ld3.table import TunedSolver
 from ld3.teacher import Teacher

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ld3.density import TRIED, looked_up, shares
 from ld3.errors import SpecError
+from ld3.known_grids.handmade import Handmade
 from ld3.schedules import Schedule
-from ld3.searches.handmade import Handmade
 
 BUMPS = tuple(f"bump:{centre:g}:{width:g}" for centre, width in TRIED)
 

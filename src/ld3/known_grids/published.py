@@ -10,8 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from ld3.known_grids.handmade import Handmade
 from ld3.schedules import Schedule
-from ld3.searches.handmade import Handmade
 
 Tables = tuple[tuple[float, ...], ...]
 
