@@ -30,15 +30,15 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/learning.py
 
 matrix: $(VENV)/.dev
-	$(BIN)/python experiments/diffusers_matrix.py
+	$(BIN)/python tools/diffusers_matrix.py
+
+# one experiment: make results EXPERIMENTS=guidance; another model: ld3 reproduce NAME --model MODEL --docs docs
+EXPERIMENTS = $(basename $(notdir $(wildcard src/ld3/runs/experiments/specs/*.toml)))
 
 results: $(VENV)/.dev
-	$(BIN)/python experiments/tables.py
-	$(BIN)/python experiments/ablations.py
-	$(BIN)/python experiments/parts.py
-	$(BIN)/python experiments/ranges.py
-	$(BIN)/python experiments/guesses.py
-	$(BIN)/python experiments/recipe.py
+	for name in $(EXPERIMENTS); do \
+		$(BIN)/ld3 reproduce $$name --jobs 2 --out runs/reproduce --docs docs || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache

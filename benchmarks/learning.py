@@ -19,15 +19,17 @@ from torch.profiler import ProfilerActivity, profile
 
 from ld3 import zoo
 from ld3.distances import FeatureDistance
-from ld3.learner.learn import Recipe, begin, learn
+from ld3.known_grids import make_grid
+from ld3.learner.learn import learning
 from ld3.learner.presets import make_preset
+from ld3.learner.recipes import PaperRules, Recipe
 from ld3.models import bind
 from ld3.problem import KEPT, Problem
-from ld3.runs import VALID, run_learn
-from ld3.searches import make_grid
+from ld3.runs.learn import run_learn
+from ld3.runs.spec import RunSpec
+from ld3.seeds import seeds_for
 from ld3.solvers import make_solver
-from ld3.spec import RunSpec
-from ld3.teacher import teach
+from ld3.teacher import make_pairs
 
 NFE = 5
 
@@ -35,12 +37,11 @@ NFE = 5
 def problem(nfe: int, train: int = 64, valid: int = 32) -> Problem:
     """`fashion` with pairs of a quick teacher."""
     model = zoo.load("fashion")
-    fine = make_grid("logsnr", model.schedule, 20)
-    pairs = (
-        teach(model, zoo.SHIPPED["fashion"].digest, make_solver("unipc"), fine, seeds)
-        for seeds in (range(train), range(VALID, VALID + valid))
-    )
-    return Problem(model, make_solver("dpmpp"), nfe, zoo.perceptual(), *pairs)
+    pairs = [
+        make_pairs(model, seeds)
+        for seeds in (seeds_for("training", train), seeds_for("validation", valid))
+    ]
+    return Problem(model, make_solver("dpmpp"), nfe, zoo.perceptual(), pairs[0], pairs[1])
 
 
 def cost(out: Path, seeds: int, counts: list[int]) -> None:
@@ -53,24 +54,22 @@ def cost(out: Path, seeds: int, counts: list[int]) -> None:
                 next(run_learn(spec.model_copy(update={"seed": seed}))) for seed in range(seeds)
             ]
             found = " ".join(f"{run.scores['learned'].distance:.5f}" for run in runs)
-            learning, teacher = (
-                statistics.fmean(run.plan.learned[what] for run in runs)
-                for what in ("evaluations", "teacher_evaluations")
-            )
-            paper = paper or (learning, learning + teacher)
+            own = statistics.fmean(run.plan.learned.evaluations for run in runs)
+            teacher = statistics.fmean(run.plan.learned.teacher_evaluations for run in runs)
+            paper = paper or (own, own + teacher)
             print(
-                f"NFE {nfe} {preset:<12} held-out distance {found}   evaluations {learning:.0f}"
-                f" ({learning / paper[0]:.3f} of the paper's) + {teacher:.0f} of the teacher"
-                f" (together {(learning + teacher) / paper[1]:.3f})",
+                f"NFE {nfe} {preset:<12} held-out distance {found}   evaluations {own:.0f}"
+                f" ({own / paper[0]:.3f} of the paper's) + {teacher:.0f} of the teacher"
+                f" (together {(own + teacher) / paper[1]:.3f})",
                 flush=True,
             )
 
 
 def bare(task: Problem, recipe: Recipe) -> None:
-    """The network and distance calls of :func:`learn`, and nothing else."""
+    """The network and distance calls of the learner, and nothing else."""
     assert isinstance(task.distance, FeatureDistance)
     ts = make_grid("logsnr", task.model.schedule, task.nfe).times[1:-1]
-    model, epochs = task.model, recipe.epochs_times + recipe.epochs
+    model, epochs = task.model, recipe.all_epochs
     count = 0
     features = task.distance.target(task.train.target), task.distance.target(task.valid.target)
     for pairs in (task.train, task.valid):
@@ -109,9 +108,10 @@ def wall(rounds: int) -> None:
     start = make_grid("vp-uniform", task.model.schedule, NFE)
     own, raw = [], []
     for _ in range(rounds):
-        state = begin(task, recipe, start)
+        steps = learning(task, recipe, start)
+        next(steps)  # the preconditioner and the first validation
         began = time.perf_counter()
-        for _ in learn(task, recipe, state):
+        for _ in steps:
             pass
         middle = time.perf_counter()
         bare(task, recipe)
@@ -125,9 +125,9 @@ def wall(rounds: int) -> None:
 def peak(nfe: int) -> int:
     """The largest sum of living allocations in one iteration, in bytes."""
     task = problem(nfe, 8, 8)
-    recipe = Recipe(epochs=1, batch=8, validate_every=100)
-    state = begin(task, recipe, make_grid("logsnr", task.model.schedule, nfe))
-    steps = learn(task, recipe, state)
+    recipe = PaperRules(epochs_times=0, epochs=1, batch=8, gamma=0.0, validate_every=100)
+    steps = learning(task, recipe, make_grid("logsnr", task.model.schedule, nfe))
+    next(steps)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         next(steps)
     events = record.profiler.kineto_results.events()

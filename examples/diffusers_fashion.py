@@ -39,7 +39,7 @@ from torch import Tensor
 import ld3
 from ld3 import zoo
 from ld3.diffusers import LD3Scheduler
-from ld3.pictures import draw_rows
+from ld3.report.figures import draw_rows
 from ld3.zoo.networks import NO_LABEL, Autoencoder, UNet
 from ld3.zoo.shipped import CLASSES, network, of_network
 

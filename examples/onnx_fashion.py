@@ -22,9 +22,7 @@ import ld3
 from ld3 import zoo
 from ld3.errors import ModelError
 from ld3.models import Cond
-from ld3.runs import HELD
-from ld3.scores import score
-from ld3.teacher import teach
+from ld3.seeds import seeds_for
 
 FOLDER = Path("runs/onnx")
 CALIBRATION = 48  # samples whose trajectories set the scales of the quantised numbers
@@ -35,6 +33,10 @@ class OnnxModel(ld3.FunctionModel):
     """A model whose network is an ONNX file."""
 
     digest: str = "unknown"
+
+    @property
+    def identity(self) -> str:  # type: ignore[override]
+        return self.digest
 
 
 class Raw(nn.Module):
@@ -184,7 +186,7 @@ def main() -> None:
         for seed in range(args.seeds):
             (result,) = ld3.run_learn(spec.model_copy(update={"seed": seed}), model=model)
             learned[name].append(result.plan)
-            best, cost = result.best_grid, result.plan.learned["evaluations"]
+            best, cost = result.best_grid, result.plan.learned.evaluations
             print(
                 f"{name}, seed {seed}: best known {best} {result.scores[best].distance:.5f}, "
                 f"learned {result.scores['learned'].distance:.5f}, {cost} forward evaluations",
@@ -192,16 +194,14 @@ def main() -> None:
             )
     print("plans of one network used with the other: held-out distance to that network's teacher")
     distance = zoo.perceptual()
+    seeds = seeds_for("held-out", 128)
     for used, model in models.items():
-        fine = ld3.make_grid("logsnr", model.schedule, 20)
-        teacher = ld3.make_solver("unipc")
-        seeds = range(HELD, HELD + 128)
-        held = teach(model, model.digest, teacher, fine, seeds, folder=Path("runs/pairs"))
+        held = ld3.make_pairs(model, seeds)
         for name, plans in learned.items():
-            found = [
-                score(model, plan.table(), distance, held, held.target, 1.0).distance
-                for plan in plans
-            ]
+            found = []
+            for plan in plans:
+                samples = plan.sampler(model, force=True)(seeds)
+                found.append(float(distance(samples, held.target).mean()))
             print(f"learned on {name:<8} used with {used:<8}", *(f"{d:.5f}" for d in found))
 
 

@@ -1,50 +1,31 @@
-"""Small methods for the tests of comparisons: a real learner, and some that are made to fail."""
+"""Small searches for the tests of comparisons."""
 
 from dataclasses import dataclass, field
 
 from ld3.errors import ModelError
-from ld3.learner.learn import learning
-from ld3.learner.recipes import PreconditionedAdam
+from ld3.known_grids import make_grid
 from ld3.problem import Problem
-from ld3.searches import make_grid
-from ld3.searches.registry import Found, Need, Report
+from ld3.searches.protocol import Found, Need, Report
 from ld3.table import TunedSolver
 
 ALL: frozenset[Need] = frozenset({"model", "pairs", "solver"})
-
-
-@dataclass
-class Small:
-    """LD3 with few iterations."""
-
-    source: str = "LD3, a short run"
-    needs: frozenset[Need] = ALL
-    seen: list[tuple[int, ...]] = field(default_factory=list)  # seeds of the pairs it was given
-
-    def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
-        self.seen.append(problem.train.seeds)
-        recipe = PreconditionedAdam(
-            learn="times+net+coefficients", epochs=4, precondition=8, rate=0.08
-        )
-        start = make_grid("edm", problem.model.schedule, problem.steps)
-        curve: list[float] = []
-        for last in learning(problem, recipe, start, seed=seed):
-            curve.append(last.best if last.loss is None else last.loss)
-            progress(last.iteration, last.total)
-        return Found(last.tuned, last.state.evaluations, tuple(curve))
+QUICK = {"preset": "fast", "recipe": {"epochs": 4, "precondition": 8}}
+"""Options that learn in a second."""
 
 
 @dataclass
 class Copy:
-    """A known grid under another name."""
+    """A known grid under another name, that remembers which pairs it was given."""
 
-    grid: str
+    grid: str = "edm"
     source: str = "a copy"
     needs: frozenset[Need] = ALL
+    seen: list[tuple[int, ...]] = field(default_factory=list)
 
     def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
+        self.seen.append(problem.train.seeds)
         grid = make_grid(self.grid, problem.model.schedule, problem.steps)
-        return Found(TunedSolver(problem.solver, grid), 12)
+        return Found(TunedSolver(problem.solver, grid), 12, (2.0, 1.0))
 
 
 @dataclass

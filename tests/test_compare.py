@@ -15,20 +15,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ld3
 from ld3 import FunctionModel
 from ld3.cli import main
-from ld3.compare import CompareSpec, compare_lines, groups, run_compare, write_files
-from ld3.compare.cells import Ground, cells_of
-from ld3.compare.full import without_tenths
-from ld3.compare.summary import _within, featured
 from ld3.comparison import Comparison
 from ld3.errors import Ld3Error
 from ld3.metrics.bootstrap import Interval
 from ld3.models import Model
-from ld3.runs import HELD
+from ld3.report.comparison import comparison_lines
+from ld3.runs.compare.cells import cells_of
+from ld3.runs.compare.run import compare_session, run_compare, write_files
+from ld3.runs.compare.spec import CompareSpec, groups
+from ld3.runs.compare.statistics import _within, featured
+from ld3.runs.set_metrics import without_tenths
 from ld3.searches.registry import SEARCHES
+from ld3.seeds import seeds_for
 from ld3.zoo.toy import mixture
-from learners import Copy, Fails, Small
+from learners import QUICK, Copy, Fails
 
 TOY = mixture([[-0.6, 0.2], [0.5, -0.4]], 0.2)
 CLOTH = torch.linspace(-0.8, 0.8, 64).sin()
@@ -57,90 +60,107 @@ def methods() -> Iterator[dict[str, object]]:
 
 def spec(out: Path, **words: object) -> CompareSpec:
     small = {"pairs": 16, "valid": 8, "held_out": 24, "nfe": (4,), "methods": "edm,logsnr,ld3"}
-    return CompareSpec.read({**small, "teacher_steps": 16, "out": out, **words})
+    return CompareSpec.read({**small, **QUICK, "teacher_steps": 16, "out": out, **words})
 
 
 def test_every_method_gets_the_same_pairs_and_noise(
     tmp_path: Path, methods: dict[str, object]
 ) -> None:
-    first, second = Small(), Small()
-    methods |= {"ld3": first, "ld3-other": second}
-    words = spec(tmp_path, methods="edm,ld3,ld3-other", seeds=2, nfe="3,4", solvers="dpmpp,ipndm:3")
+    first, second = Copy(), Copy("cosine")
+    methods |= {"first": first, "second": second}
+    words = spec(
+        tmp_path, methods="edm,first,second,ld3", seeds=2, nfe="3,4", solvers="dpmpp,ipndm:3"
+    )
     names = [(c.method, c.solver.name, c.nfe, c.seed) for c in cells_of(words)]
-    assert len(names) == len(set(names)) == 2 * 2 * (1 + 2 + 2)  # edm has no chance in it
+    assert len(names) == len(set(names)) == 2 * 2 * (1 + 3 * 2)  # edm is not random
     found = run_compare(words, model=toy())
     assert first.seen == second.seen
     assert first.seen[0] == tuple(range(16)) and first.seen[1] == tuple(range(10_000, 10_016))
-    used = {s for seeds in first.seen for s in seeds} | set(
-        Ground.of(words, toy()).pairs(1)[1].seeds
-    )
-    assert not used & set(range(HELD, HELD + 24))
+    used = {s for seeds in first.seen for s in seeds}
+    used |= set(compare_session(words, model=toy()).validation(8, 1).seeds)
+    assert not used & set(seeds_for("held-out", 24))
     assert [(block.solver, block.nfe) for block in found.blocks] == [
         ("dpmpp-3", 3), ("dpmpp-3", 4), ("ipndm-3", 3), ("ipndm-3", 4),
     ]  # fmt: skip
     for block in found.blocks:
         rows = {row.method: row for row in block.rows}
-        assert rows["ld3"].distances == rows["ld3-other"].distances  # the same learner, twice
+        assert rows["first"].distances == rows["edm"].distances
         assert (rows["edm"].seeds, rows["ld3"].seeds) == (1, 2)
         assert rows["edm"].evaluations == rows["edm"].teacher_evaluations == 0
         assert rows["ld3"].teacher_evaluations == 16 * (16 + 8)
         assert rows["ld3"].evaluations > 0 and rows["ld3"].seconds > 0
-        assert block.featured == "ld3" and block.baseline == "edm"
-        assert block.gain == "gain" and "of the distance of the best baseline, edm" in block.verdict
+        assert rows["ld3"].start != "" and rows["ld3"].slope == "exact"
+        assert rows["edm"].start == rows["edm"].slope == ""
+        assert block.featured == "ld3" and block.baseline in ("edm", "first", "second")
+        assert block.gain == "gain" and "of the distance of the best baseline" in block.verdict
         assert rows["ld3"].ratio is not None and rows["ld3"].ratio.high < 1
         assert rows["ld3"].corrected and len(rows["ld3"].curve) > 2
         assert rows["ld3"].lam == sorted(rows["ld3"].lam)
 
 
 def test_distances_are_what_they_say(tmp_path: Path, methods: dict[str, object]) -> None:
-    import ld3
-    from ld3.scores import sampler
-
-    words = spec(tmp_path, methods="edm", nfe="5", solvers="unipc")
+    words = spec(tmp_path, methods="edm", nfe="5", solvers="unipc", batch=7)
     found = run_compare(words, model=toy())
     model = toy()
-    ground = Ground.of(words, model)
     k = ld3.knots(model.schedule, ld3.make_grid("edm", model.schedule, 5))
-    x = ld3.prior(model, range(HELD, HELD + 24))
-    sample = sampler(model, ld3.compile_table(ld3.make_solver("unipc"), k), 1.0)(x, None)
-    exact = (
-        TOY.solve(x.double(), k.times[0], k.times[-1]) if hasattr(TOY, "solve") else ground.exact
-    )
+    seeds = seeds_for("held-out", 24)
+    with torch.no_grad():
+        table = ld3.compile_table(ld3.make_solver("unipc"), k)
+        sample = table.run(ld3.bind_network(model), ld3.prior(model, seeds))
+    teacher = ld3.make_pairs(model, seeds, ld3.Teacher(steps=16)).target
+    exact = ld3.make_pairs(model, seeds, ld3.Teacher(steps=32)).target
     (row,) = found.blocks[0].rows
-    square = (sample - ground.held.target).square().mean(1)
+    square = (sample - teacher).square().mean(1)
     assert row.distances == pytest.approx(square.tolist(), rel=1e-3)
     assert row.scores["rmse"].value == pytest.approx(float(square.sqrt().mean()), rel=1e-4)
-    apart = (sample - exact).square().mean(1).sqrt().mean()
-    assert row.scores["rmse_accurate"].value == pytest.approx(float(apart), rel=0.02)
+    apart = (sample - exact).square().mean(1)
+    assert row.scores["rmse_accurate"].value == pytest.approx(float(apart.sqrt().mean()), rel=1e-4)
+    assert row.scores["distance_accurate"].value == pytest.approx(float(apart.mean()), rel=1e-4)
     assert row.worst == pytest.approx(float(square.max()), rel=1e-4)
+    assert found.teacher["accurate"]["steps"] == 32
+    assert "unipc-3, 32 steps on logsnr" in found.metrics[1].label
     assert found.blocks[0].verdict == "There is no learned method to compare with."
 
 
 def test_cells_are_kept_shared_and_made_again_when_broken(
     tmp_path: Path, methods: dict[str, object]
 ) -> None:
-    learner = Small()
-    methods["ld3"] = learner
-    whole = run_compare(spec(tmp_path), model=toy())
-    assert len(learner.seen) == 1
-    assert run_compare(spec(tmp_path), model=toy()) == whole
-    more = run_compare(spec(tmp_path, held_out=32, methods="logsnr,cosine,ld3"), model=toy())
-    assert len(learner.seen) == 1  # more noise does not learn again
+    search = Copy("cosine")
+    methods["copy"] = search
+
+    def learned() -> dict[Path, int]:
+        results = (tmp_path / "cache" / "learned").glob("*/result.json")
+        return {file: file.stat().st_mtime_ns for file in results}
+
+    names = "edm,logsnr,copy,ld3"
+    whole = run_compare(spec(tmp_path, methods=names), model=toy())
+    stamps = learned()
+    assert len(search.seen) == len(stamps) == 1
+    assert run_compare(spec(tmp_path, methods=names), model=toy()) == whole
+    more = run_compare(spec(tmp_path, held_out=32, methods="logsnr,copy,ld3"), model=toy())
+    assert len(search.seen) == 1 and learned() == stamps  # more noise does not learn again
     old, new = ({r.method: r for r in c.blocks[0].rows}["ld3"] for c in (whole, more))
     assert new.distances[:24] == old.distances
-    run_compare(spec(tmp_path, seeds=2), model=toy())
-    assert len(learner.seen) == 2
-    run_compare(spec(tmp_path, pairs=12), model=toy())
-    assert len(learner.seen) == 3
-    for file in (tmp_path / "cells").glob("*.json"):
+    run_compare(spec(tmp_path, seeds=2, methods=names), model=toy())
+    assert len(search.seen) == len(learned()) == 2
+    run_compare(spec(tmp_path, pairs=12, methods=names), model=toy())
+    assert len(search.seen) == len(learned()) == 3
+    for file in tmp_path.glob("cache/*/*"):
+        if file.is_file():
+            content = bytearray(file.read_bytes())
+            content[len(content) // 2] ^= 1
+            file.write_bytes(content)
+    for file in stamps:
         file.write_text(file.read_text()[:40])
-    again = run_compare(spec(tmp_path), model=toy())
-    assert len(learner.seen) == 4
+    again = run_compare(spec(tmp_path, methods=names), model=toy())
+    assert len(search.seen) == 4
     assert {r.method: r.distances for r in again.blocks[0].rows} == {
         r.method: r.distances for r in whole.blocks[0].rows
     }
-    run_compare(spec(tmp_path), fresh=True, model=toy())
-    assert len(learner.seen) == 5
+    before = learned()
+    run_compare(spec(tmp_path, methods=names), fresh=True, model=toy())
+    assert len(search.seen) == 5
+    assert sum(learned()[file] != before[file] for file in stamps) == 1
 
 
 @pytest.mark.parametrize(
@@ -149,29 +169,28 @@ def test_cells_are_kept_shared_and_made_again_when_broken(
 def test_no_gain_is_said_plainly(
     tmp_path: Path, methods: dict[str, object], grid: str, gain: str, word: str
 ) -> None:
-    methods["ld3"] = Copy(grid)
-    found = run_compare(spec(tmp_path, methods="edm,ld3"), model=toy())
+    still = {"start": grid, "recipe": {"epochs": 1, "rate": 0.0, "precondition": 2}}
+    found = run_compare(spec(tmp_path, methods="edm,ld3", **still), model=toy())
     (block,) = found.blocks
     assert block.gain == gain
     assert word in block.verdict and "edm" in block.verdict
-    assert word in "\n".join(compare_lines(found))
+    assert word in "\n".join(comparison_lines(found))
 
 
 def test_a_method_that_fails_is_told_and_the_rest_goes_on(
     tmp_path: Path, methods: dict[str, object]
 ) -> None:
-    methods |= {"ld3": Small(), "lost": Fails()}
+    methods["lost"] = Fails()
     found = run_compare(spec(tmp_path, methods="edm,lost,ld3"), model=toy())
     (block,) = found.blocks
     assert [row.method for row in block.rows] == ["ld3", "edm", "lost"]
     assert "got nowhere" in block.rows[-1].failed
     assert any(
-        line.startswith("lost: failed: search: got nowhere") for line in compare_lines(found)
+        line.startswith("lost: failed: search: got nowhere") for line in comparison_lines(found)
     )
 
 
 def test_what_is_written_is_read_again(tmp_path: Path, methods: dict[str, object]) -> None:
-    methods["ld3"] = Small()
     found = run_compare(spec(tmp_path, nfe="3,4"), model=pictures())
     assert found.pictures is not None
     sheet = found.pictures.sheets[0]
@@ -191,8 +210,9 @@ def test_what_is_written_is_read_again(tmp_path: Path, methods: dict[str, object
     with pytest.raises(Ld3Error, match=r"rows\.0\.surprise"):
         Comparison.checked(content, "x")
     assert found.command == (
-        "ld3 compare --model fashion --methods edm,logsnr,ld3 --solvers dpmpp --nfe 3,4 --seeds 1 "
-        "--pairs 16 --valid 8 --held-out 24 --teacher-steps 16"
+        "ld3 compare --model fashion --preset fast --recipe epochs=4 --recipe precondition=8 "
+        "--pairs 16 --valid 8 --held-out 24 --teacher-steps 16 --methods edm,logsnr,ld3 "
+        "--solvers dpmpp --nfe 3,4 --seeds 1"
     )
 
 
@@ -202,16 +222,16 @@ def test_shares_stay_shares() -> None:
 
 
 def test_groups_and_words(methods: dict[str, object]) -> None:
-    methods |= {"ld3-x": Small(), "other": Copy("edm"), "ld3": Small()}
+    methods["other"] = Copy("edm")
     known = groups()
-    assert known["learned"] == ("ld3-x", "ld3") and known["searched"] == ("other",)
+    assert known["learned"] == ("ld3-times", "ld3") and known["searched"] == ("other",)
     assert "paper-edm" not in known["handmade"] and "gits-sd" in known["published"]
     assert CompareSpec.read({"methods": "all"}).names == known["all"]
     assert not set(known["all"]) & set(known["variants"])
     words = CompareSpec.read({"methods": ["edm, handmade", "bump:0:1"], "solvers": "unipc:2:bh2"})
     assert words.names[:2] == ("edm", "uniform") and words.names[-1] == "bump:0:1"
     assert words.made_solvers[0].variant == "bh2"
-    assert featured(CompareSpec.read({"methods": "ld3-x,ld3"})) == "ld3"
+    assert featured(CompareSpec.read({"methods": "ld3-times,ld3"})) == "ld3"
     assert CompareSpec.read(words.model_dump()) == words
 
 
@@ -224,10 +244,10 @@ def test_no_class_is_left_out_with_a_tenth(classes: int) -> None:
 
 
 def test_full_has_the_columns_of_a_judge_with_intervals(
-    tmp_path: Path, methods: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, methods: dict[str, object]
 ) -> None:
-    monkeypatch.setattr("ld3.compare.full.ACCURATE", 10)  # steps: enough to tell these two apart
-    small = {"methods": "uniform,vp-uniform", "held_out": 8, "teacher_steps": 10}
+    small: dict[str, object] = {"methods": "uniform,vp-uniform", "held_out": 8, "teacher_steps": 10}
+    small["reference_steps"] = 10  # enough to tell these two apart
     words = spec(tmp_path, **small, full=True, judged=60, model="fashion", nfe="5")
     found = run_compare(words)
     keys = ["frechet", "frechet_accurate", "kid", "cmmd", "precision", "recall", "agreement"]
@@ -242,11 +262,11 @@ def test_full_has_the_columns_of_a_judge_with_intervals(
     assert good["frechet_accurate"].high < bad["frechet_accurate"].low
     assert good["kid"].value < bad["kid"].value and good["cmmd"].value < bad["cmmd"].value
     assert good["agreement"].value > bad["agreement"].value
-    assert "FD real" in "\n".join(compare_lines(found))
+    assert "FD real" in "\n".join(comparison_lines(found))
     files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.*")}
     assert run_compare(words) == found
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.*")} == files
-    with pytest.raises(Ld3Error, match="wanted a model of pictures"):
+    with pytest.raises(Ld3Error, match="expected a model of images"):
         run_compare(spec(tmp_path, full=True, methods="edm"), model=toy())
     with pytest.raises(Ld3Error, match="--features"):
         run_compare(spec(tmp_path, full=True, methods="edm"), model=pictures())
@@ -291,7 +311,7 @@ def test_the_command_in_one_process_and_in_two(
         assert not end.value.code
         assert "There is no learned method" in capsys.readouterr().out
         content = json.loads(Path(out, "compare.json").read_text())
-        assert len(list(Path(out, "cells").glob("held-*.json"))) == 2 * 6
+        assert len(list(Path(out, "cache", "scores").glob("*.json"))) == 2 * 6
         content["spec"] = {}
         for block in content["blocks"]:
             for row in block["rows"]:
@@ -314,13 +334,13 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("compare/cells/held-*.json")) and time.monotonic() < deadline:
+    while not list(tmp_path.glob("compare/cache/scores/*.json")) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 130
     last = said.strip().splitlines()[-1]
-    assert "finished cells are in compare/cells; the same command goes on" in last
+    assert "finished cells are in compare; the same command goes on" in last
 
 
 @pytest.mark.parametrize(

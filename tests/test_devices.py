@@ -25,7 +25,7 @@ from ld3 import (
     make_solver,
     prior,
 )
-from ld3.models import check_model
+from ld3.model_checks import check_model
 from ld3.schedules import SCHEDULES
 from ld3.zoo.toy import gaussian, image_mixture, mixture
 
@@ -114,8 +114,8 @@ def test_reading_back_would_be_caught() -> None:
 
 def test_distances_go_where_the_samples_are() -> None:
     """`meta` stands for any device that is not the CPU."""
-    from ld3.zoo.loading import load_model, make_distance
+    from ld3.zoo.loading import load_model, make_measure
 
-    distance = make_distance("perceptual", load_model("fashion"), "meta")
+    distance = make_measure("perceptual", load_model("fashion"), "meta").distance
     x = torch.empty(2, 1, 28, 28, device="meta")
     assert distance(x, x).device.type == "meta"

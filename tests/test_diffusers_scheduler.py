@@ -413,14 +413,12 @@ def test_steps_without_a_plan_are_guessed(plan: Plan) -> None:
 
 
 def test_a_family_serves_its_range_and_warns_outside(tmp_path: Path) -> None:
-    from ld3.families import run_family
-
     means = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).tolist()
     model = mixture(means, 0.3, ld3.make_schedule("sd"), prediction="eps")
     spec = ld3.RunSpec(
         family=(3, 5), preset="fast", pairs=8, held_out=4, recipe={"epochs": 2}, out=tmp_path
     )
-    family = run_family(spec, model=model).plan
+    family = ld3.run_family(spec, model=model).plan
     scheduler = LD3Scheduler.from_plan(family)
     for steps in (3, 4, 5):
         scheduler.set_timesteps(steps)

@@ -22,7 +22,9 @@ from ld3.export.check import Spy, load_file, with_modules
 from ld3.export.comfyui_standin import KSAMPLER, Model, modules, sample_custom
 from ld3.export.files import ld3_sampler
 from ld3.export.numbers import fixed, level, record, start_from_sigma
+from ld3.interpolate import guess
 from ld3.plan import Plan
+from ld3.scores import Scores
 from plans import make_plan
 
 NO_DIFFUSERS = [name for name in TARGETS if name not in ("diffusers", "hub")]
@@ -88,7 +90,7 @@ def test_steps_that_were_not_learned(capsys: pytest.CaptureFixture[str]) -> None
         content = record(plan)
         found = ld3_sampler.sigmas_of([content], 8)
         assert "8 steps were not learned" in capsys.readouterr().out
-        wanted = level(plan, plan.guess(8).grid.times)
+        wanted = level(plan, guess(plan, 8).grid.times)
         assert torch.allclose(found.double(), wanted, rtol=1e-5)
         with pytest.raises(ValueError, match=r"wanted those of a plan with \[5\] steps"):
             ld3_sampler.find_run([content], found)
@@ -394,12 +396,16 @@ def test_a_wrong_export_is_an_error(tmp_path: Path, monkeypatch: Any) -> None:
                 export_plans(name, [make_plan()], tmp_path / name)
 
 
+def distance(value: float) -> Scores:
+    return Scores(distance=value, to_teacher=0.0, to_accurate=0.0)
+
+
 def test_hub_folder(tmp_path: Path) -> None:
     hub = pytest.importorskip("huggingface_hub", reason="pip install 'ld3[diffusers]'")
     picture = tmp_path / "samples.png"
     picture.write_bytes(b"png")
     plan = make_plan().model_copy(
-        update={"scores": {"learned": {"distance": 0.001}, "edm": {"distance": 0.004}}}
+        update={"scores": {"learned": distance(0.001), "edm": distance(0.004)}}
     )
     wish = Wish("A model", "owner/name", "cc0-1.0", (picture,))
     made = export_plans("hub", [plan], tmp_path / "out", wish)

@@ -13,6 +13,7 @@ from ld3.cli import cli
 from ld3.density import DENSITY, SHIFTS, Warp
 from ld3.distances import l2
 from ld3.errors import ModelError, PlanError, SpecError
+from ld3.known_grids import bump
 from ld3.report.plans import (
     draw_guidance,
     draw_plan,
@@ -24,7 +25,6 @@ from ld3.report.plans import (
 from ld3.runs.family import FamilyResult, run_family
 from ld3.runs.score import run_score
 from ld3.schedules import SCHEDULES, Schedule, make_schedule
-from ld3.searches import bump
 from ld3.seeds import seeds_for
 from ld3.table import Table
 from ld3.teacher import Pairs, Teacher, make_pairs, sample_table

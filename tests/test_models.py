@@ -139,9 +139,9 @@ def test_guidance_takes_mappings_of_tensors() -> None:
 
 def test_guidance_without_a_null_condition_is_refused() -> None:
     model = FunctionModel(lambda x, t, cond: x * t, EDM(), "x0", (3,), None)
-    with pytest.raises(ModelError, match="wanted guidance 1"):
+    with pytest.raises(ModelError, match="expected guidance 1"):
         bind(model, guidance=2.0)
-    with pytest.raises(ModelError, match="wanted guidance 1"):
+    with pytest.raises(ModelError, match="expected guidance 1"):
         bind(gaussian([0.0], [1.0]), guidance=2.0)
 
 

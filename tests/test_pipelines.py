@@ -20,13 +20,15 @@ from ld3 import zoo
 from ld3.cli import main
 from ld3.distances import l2
 from ld3.errors import Ld3Error, ModelError, SpecError
-from ld3.learner.learn import Recipe, begin, learn
-from ld3.models import bind_network, check_model
+from ld3.learner.learn import learning
+from ld3.learner.recipes import PaperRules
+from ld3.model_checks import check_model
+from ld3.models import bind_network
 from ld3.options import CAPTIONS, PipelineOptions
 from ld3.plan import Plan
 from ld3.problem import Problem
 from ld3.schedules import Discrete, Flow, schedule_to_json
-from ld3.teacher import teach
+from ld3.teacher import Teacher, make_pairs
 from ld3.zoo.loading import load_model
 from ld3.zoo.pipelines.folder import open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel, rounded
@@ -142,14 +144,15 @@ def test_a_few_iterations_and_a_sample(name: str) -> None:
     model = model_of(name, pipe, latents=True)
     check_model(model)
     solver, steps = ld3.make_solver("dpmpp", 2), 3
-    fine = ld3.make_grid("logsnr", model.schedule, 10)
-    pairs = teach(model, "", solver, fine, range(4))
+    pairs = make_pairs(model, range(4), Teacher("dpmpp", 2, "", "logsnr", 10))
     problem = Problem(model, solver, steps, l2, pairs, pairs)
-    recipe = Recipe(batch=4, epochs=4, validate_every=1, rate_times=0.005, rate_net=0.005)
+    recipe = PaperRules(
+        batch=4, epochs_times=0, epochs=4, rule_times="adam", rule_net="adam", rate_times=0.005,
+        rate_net=0.005, gamma=0.0, decay="cosine", floor=0.01, clip=1e9,
+    )  # fmt: skip
     start = ld3.make_grid("logsnr", model.schedule, steps)
-    state = begin(problem, recipe, start)
-    *_, last = learn(problem, recipe, state)
-    assert last.best < state.best
+    first, *_, last = learning(problem, recipe, start)
+    assert last.best < first.best
     table = ld3.compile_table(solver, ld3.knots(model.schedule, last.tuned.grid), model.prediction)
     seeds = [5, 6]
     whole = replace(model, latents=False)
@@ -456,7 +459,7 @@ def test_a_folder_is_the_pipeline(folder: Path) -> None:
     x, t = ld3.prior(own, [0, 1]), torch.tensor(0.3)
     answers = [m.forward(x, t, m.conditions([0, 1])) for m in (loaded.model, own)]
     assert (answers[0] - answers[1]).abs().max() < 1e-6
-    assert loaded.digest == own.digest and loaded.identity == own.identity
+    assert loaded.digest == own.digest and loaded.model.identity == own.identity
     assert loaded.conditions == "3 prompts"
 
 
@@ -479,7 +482,7 @@ def test_every_family_from_a_folder(name: str, tmp_path: Path) -> None:
     with torch.no_grad():
         answers = [m.forward(x, t, m.conditions([0, 1])) for m in (loaded.model, own)]
     assert (answers[0] - answers[1]).abs().max() < 1e-5
-    assert loaded.digest == own.digest and loaded.identity == own.identity
+    assert loaded.digest == own.digest and loaded.model.identity == own.identity
     half = load_model(f"diffusers:{tmp_path / name}", dtype="bfloat16", options=options)
     assert half.model.dtype == torch.bfloat16 and half.digest == own.digest
     assert half.model.forward(x.bfloat16(), t, half.model.conditions([0, 1])).isfinite().all()

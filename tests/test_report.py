@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from browser import chromium, look, missing
-from ld3.compare import CompareSpec, run_compare
-from ld3.compare.sheets import BYTES, _shrink
 from ld3.comparison import Comparison
 from ld3.report import page, write_report
+from ld3.runs.compare.images import BYTES, _shrink
+from ld3.runs.compare.run import run_compare
+from ld3.runs.compare.spec import CompareSpec
 from ld3.searches.registry import SEARCHES
-from learners import Fails, Small
+from learners import QUICK, Fails
 from test_compare import pictures, toy
 
 HOSTILE = "x:</script><script>alert(1)</script><img src=//e.vil onerror=alert(2)>$css"
@@ -28,9 +29,9 @@ needs_browser = pytest.mark.skipif(bool(missing()), reason=missing() or "there i
 def compared(out: Path, **words: object) -> Comparison:
     small = {"pairs": 16, "valid": 8, "held_out": 24, "nfe": "3,5", "teacher_steps": 16}
     model = words.pop("own", None) or pictures()
-    with mock.patch.dict(SEARCHES, {"ld3": Small(), "lost": Fails()}, clear=True):
+    with mock.patch.dict(SEARCHES, {"lost": Fails()}, clear=True):
         names = "edm,logsnr,cosine,ld3,lost"
-        spec = CompareSpec.read({**small, "methods": names, "out": out, **words})
+        spec = CompareSpec.read({**small, **QUICK, "methods": names, "out": out, **words})
         return run_compare(spec, model=model)  # type: ignore[arg-type]
 
 

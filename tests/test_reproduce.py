@@ -1,4 +1,4 @@
-"""The paper's experiments: every spec file is valid, every kind runs, and goes on after a stop."""
+"""Experiments: every spec file is valid; every kind runs, is read again, goes on after a stop."""
 
 import json
 import re
@@ -6,56 +6,77 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ld3 import zoo
 from ld3.cli import main
 from ld3.comparison import Comparison
 from ld3.errors import SpecError, StoreError
-from ld3.reproduce import Experiment, experiments, load_experiment, run_reproduce, write_result
-from ld3.reproduce.ahead import narrowed
-from ld3.reproduce.draw import _is_wide
-from ld3.reproduce.result import Line, Panel, Result, Row, Table, Value, markdown
-from ld3.reproduce.run import KINDS, read_words
-from ld3.reproduce.spec import ELSEWHERE, ORDER, merged, read_experiment
-from ld3.reproduce.stage import Stage
-from ld3.reproduce.training import _rank_correlation
-from ld3.runs import Interrupted
-from ld3.scores import silent
+from ld3.experiment import (
+    Curve,
+    Experiment,
+    ExperimentResult,
+    Panel,
+    ResultRow,
+    ResultTable,
+    Value,
+    merged,
+)
+from ld3.report.experiments import NOT_RUN, markdown
+from ld3.report.panels import _is_wide
+from ld3.runs.experiments import experiment_names, load_experiment, run_reproduce, write_result
+from ld3.runs.experiments.context import Context
+from ld3.runs.experiments.learning_runs import RunRequest, Sessions, class_subset
+from ld3.runs.experiments.run import KINDS, read_options
+from ld3.runs.experiments.shared_errors import feature_errors
+from ld3.runs.experiments.spec import ORDER, SPECS, read_experiment
+from ld3.runs.experiments.training_curves import best_so_far, rank_correlation
+from ld3.runs.progress import Interrupted, silent
+from ld3.runs.run import learn_run
+from ld3.zoo.features import load_features
 
+PAPER = [name for name in ORDER if load_experiment(name).paper is not None]
+OWN = [name for name in ORDER if name not in PAPER]
+DOCS = Path(__file__).parents[1] / "docs"
 every = pytest.mark.parametrize("name", ORDER)
+of_the_paper = pytest.mark.parametrize("name", PAPER)
 
 
-def stage(model: str) -> Stage:
-    return Stage(model, Path("out/name"), Path("out/cache"), silent, features=Path("net.pt"))
+def context(model: str, out: Path = Path("out")) -> Context:
+    return Context(model, out / "name", out, silent, features=Path("net.pt"))
 
 
 # ---- spec files
 
 
 def test_names_are_the_files() -> None:
-    assert experiments() == list(ORDER)
+    assert experiment_names() == list(ORDER)
 
 
 @every
 @pytest.mark.parametrize("quick", [False, True])
-def test_words_are_valid(name: str, quick: bool) -> None:
-    """Of each small model, and of the paper's own."""
+def test_options_are_valid(name: str, quick: bool) -> None:
+    """Of each model in the file, and of the paper's own."""
     experiment = load_experiment(name)
-    for model in (*experiment.models, experiment.paper.models[0]):
-        own = model not in experiment.models
-        kind, words, _ = read_words(experiment, model, quick, stage(experiment.model_of(model)))
-        assert isinstance(words, kind.words)
-        asked = experiment.words(model)
-        assert not own or asked == experiment.paper.words
-    assert experiment.reported and experiment.claim and experiment.here
+    paper = () if experiment.paper is None else experiment.paper.models[:1]
+    for model in (*experiment.models, *paper):
+        place = context(experiment.model_of(model))
+        kind, options, _ = read_options(experiment, model, quick, place)
+        assert isinstance(options, kind.options)
+    assert experiment.here
+    if experiment.paper is not None:
+        assert experiment.options(paper[0]) == experiment.paper.options
+        assert experiment.reported and experiment.claim and experiment.place
 
 
-@every
-def test_the_papers_words_are_the_papers(name: str) -> None:
+@of_the_paper
+def test_the_papers_options_are_the_papers(name: str) -> None:
     """Its learner, never ours; and it never learns the solver's coefficients."""
-    words = json.dumps(load_experiment(name).paper.words)
-    assert "paper-" in words or "ld3-paper" in words
-    assert '"ld3"' not in words and "ld3-times" not in words and "coefficients" not in words
+    paper = load_experiment(name).paper
+    assert paper is not None
+    options = json.dumps(paper.options)
+    assert "paper-" in options or "ld3-paper" in options
+    assert '"ld3"' not in options and "ld3-times" not in options and "coefficients" not in options
 
 
 def numbers(place: str) -> set[tuple[str, int]]:
@@ -69,11 +90,11 @@ def numbers(place: str) -> set[tuple[str, int]]:
 
 
 def test_every_table_and_figure_has_its_place() -> None:
-    places = [load_experiment(name).place for name in experiments()]
+    places = [load_experiment(name).place for name in PAPER]
     found = set().union(*(numbers(place) for place in places))
-    told = set().union(*(numbers(place) for place in ELSEWHERE))
-    assert not found & told
-    assert found | told == {("Table", n) for n in range(1, 23)} | {
+    elsewhere = set().union(*(numbers(place) for place in NOT_RUN))
+    assert not found & elsewhere
+    assert found | elsewhere == {("Table", n) for n in range(1, 23)} | {
         ("Figure", n) for n in range(1, 24)
     }
 
@@ -86,9 +107,9 @@ def test_merging_goes_into_tables() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('kind = "grid"', 'kind = "table"', "unknown kind of experiment 'table'"),
+        ('kind = "comparison-grid"', 'kind = "table"', "unknown kind of experiment 'table'"),
         ("seeds = 2", "sedes = 2", "did you mean 'seeds'"),
-        ("seeds = 2", "seeds = 0", "seeds: got 0"),
+        ("seeds = 2", "seeds = 0", "seeds: got '0'"),
         ('"edm", "ld3-times"', '"edn", "ld3-times"', "unknown method 'edn': did you mean 'edm'"),
         ('"ipndm:3"', '"ipndm:9"', "order"),
         ('show = ["distance"', 'show = ["distnace"', "did you mean 'distance'"),
@@ -96,78 +117,96 @@ def test_merging_goes_into_tables() -> None:
         ("title =", "title ", "not TOML"),
     ],
 )
-def test_wrong_words_are_said(old: str, new: str, said: str, tmp_path: Path) -> None:
-    file = Path("src/ld3/reproduce/specs/discretization.toml")
-    text = (Path(__file__).parents[1] / file).read_text()
+def test_wrong_options_are_one_line(old: str, new: str, said: str, tmp_path: Path) -> None:
+    text = (SPECS / "discretization.toml").read_text()
     assert old in text
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(text.replace(old, new))
     with pytest.raises(SpecError, match=re.escape(said)) as error:
-        read_words(read_experiment(wrong), "fashion", False, stage("fashion"))
+        read_options(read_experiment(wrong), "fashion", False, context("fashion"))
     assert "\n" not in str(error.value)
 
 
 # ---- each kind, to the end
 
-TOY, DOTS = "ld3.reproduce.toys:clusters", "ld3.reproduce.toys:pictures"
+TOY, DOTS = (f"ld3.runs.experiments.toy_models:{name}" for name in ("clusters", "pictures"))
 FEW: dict[str, Any] = {"pairs": 4, "valid": 2, "held_out": 4, "teacher_steps": 6}
 LEARN: dict[str, Any] = {
     "preset": "fast", "pairs": 4, "distance": "l2", "learn": "times+net", "teacher_steps": 6,
-    "recipe": {"epochs": 1, "precondition": 0, "validate_every": 1},
+    "start": "edm", "recipe": {"epochs": 1, "precondition": 2, "validate_every": 1},
 }  # fmt: skip
-JUDGE = {"held_out": 4, "teacher_steps": 6}
-WORDS: dict[str, dict[str, Any]] = {
-    "grid": {
-        "model": TOY, "show": ["distance", "rmse_accurate", "evaluations"],
-        "compare": FEW | {"methods": ["logsnr", "dmn", "ld3-times"], "nfe": [3], "seeds": 2},
+SCORING = {"held_out": 4, "teacher_steps": 6}
+SHORT = {"recipe": {"epochs": 1, "precondition": 2}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "comparison-grid": {
+        "model": TOY, "show": ["distance", "rmse_accurate", "evaluations", "ratio"],
+        "compare": FEW | SHORT
+        | {"methods": ["logsnr", "dmn", "ld3-times"], "nfe": [3], "seeds": 2},
         "goal": {"teacher_solver": "euler", "teacher_grid": "logsnr", "teacher_steps": 9},
     },
-    "changes": {
-        "model": TOY, "learn": LEARN, "judge": JUDGE, "nfe": [3], "seeds": 2, "axis": "r",
-        "show": ["distance", "validation"], "against": ["logsnr"],
+    "ablation": {
+        "model": TOY, "learn": LEARN, "scoring": SCORING, "nfe": [3], "seeds": 2, "axis": "r",
+        "show": ["distance", "validation", "ratio", "training", "median"],
+        "against": ["logsnr", "best known"],
         "changes": {
             "hard": {"x": 0}, "soft": {"x": 1, "recipe": {"gamma": 0.5, "rate_noise": 1.0}},
         },
     },
-    "cross": {
+    "cross-solver": {
         "model": TOY,
-        "compare": FEW | {"methods": ["ld3-times"], "solvers": ["dpmpp:3", "euler"], "nfe": [3]},
+        "compare": FEW | SHORT
+        | {"methods": ["ld3-times"], "solvers": ["dpmpp:3", "euler"], "nfe": [3]},
     },
-    "training": {
-        "model": TOY, "learn": LEARN | {"start": "uniform"}, "judge": JUDGE, "nfe": [3],
+    "training-curves": {
+        "model": TOY, "learn": LEARN | {"start": "uniform"}, "scoring": SCORING, "nfe": [3],
         "solvers": ["dpmpp:3"], "points": 3,
     },
     "bound": {"model": TOY, "learn": LEARN, "nfe": 7, "samples": 3, "radii": [0.0, 1.0]},
     "illustration": {
-        "model": "ld3.reproduce.toys:line", "radii": [0.0, 0.3], "nfe": 2, "samples": 20,
+        "model": "ld3.runs.experiments.toy_models:line", "radii": [0.0, 0.3], "nfe": 2,
+        "samples": 20,
         "learn": {
             **LEARN, "preset": "paper-pixel", "solver": "euler", "learn": "times",
             "recipe": {"epochs_times": 0, "epochs": 1},
         },
     },
-    "pictures": {
-        "model": DOTS, "count": 2, "compare": FEW | {"methods": ["edm", "ld3-times"], "nfe": [3]},
+    "sample-images": {
+        "model": DOTS, "count": 2,
+        "compare": FEW | SHORT | {"methods": ["edm", "ld3-times"], "nfe": [3]},
+    },
+    "step-counts": {
+        "model": TOY, "learn": LEARN, "scoring": SCORING, "nfe": [2, 3], "seeds": 2,
+        "family": True, "interpolated": [3], "runs": {"times": {"learn": "times"}},
+    },
+    "guidance": {
+        "model": TOY, "learn": LEARN, "scoring": SCORING, "nfe": 3, "learned_for": ["1"],
+        "scales": [1.0],
+    },
+    "shared-errors": {
+        "model": "fashion",
+        "compare": SHORT
+        | {"methods": ["edm", "logsnr"], "nfe": [2], "held_out": 4, "teacher_steps": 4},
     },
 }  # fmt: skip
 
 
-def made_of(kind: str, words: dict[str, Any]) -> Experiment:
+def made_of(kind: str, options: dict[str, Any]) -> Experiment:
     plain = load_experiment("discretization")
-    return plain.model_copy(update={"name": f"my-{kind}", "kind": kind, "models": {"toy": words}})
+    return plain.model_copy(update={"name": f"my-{kind}", "kind": kind, "models": {"toy": options}})
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_runs_and_is_read_again(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = made_of(kind, WORDS[kind])
+    experiment = made_of(kind, OPTIONS[kind])
     result = run_reproduce(experiment, out=tmp_path)
     files = list(write_result(result, tmp_path))
     assert all(file.stat().st_size > 100 for file in files)
     pictures = [file for file in files if file.suffix == ".png"]
-    assert bool(pictures) == (kind != "cross")
+    assert bool(pictures) == (kind not in ("cross-solver", "shared-errors"))
     assert all(file.read_bytes()[:4] == b"\x89PNG" for file in pictures)
-    assert Result.load(tmp_path / f"my-{kind}" / "result.json") == result
+    assert ExperimentResult.load(tmp_path / f"my-{kind}" / "result.json") == result
     assert result.tables
     for table in result.tables:
         assert table.rows and all(len(table.head) == len(r.label + r.cells) for r in table.rows)
@@ -176,7 +215,7 @@ def test_each_kind_runs_and_is_read_again(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("learned again")
 
-    places = ("ld3.runs.learn.descend", "ld3.compare.cells.find", "ld3.reproduce.training.learn")
+    places = ("ld3.runs.run.descend", "ld3.runs.compare.cells.find", "ld3.runs.family.descend")
     for place in places:
         monkeypatch.setattr(place, refuse)
     assert run_reproduce(experiment, out=tmp_path) == result
@@ -184,10 +223,10 @@ def test_each_kind_runs_and_is_read_again(
 
 def test_numbers_of_a_grid(tmp_path: Path) -> None:
     """Spread where there is chance; a first-order solver's goal is not the teacher's."""
-    result = run_reproduce(made_of("grid", WORDS["grid"]), out=tmp_path)
-    plain = {k: v for k, v in WORDS["grid"].items() if k != "goal"}
-    other = run_reproduce(made_of("grid", plain), out=tmp_path)
-    distance, accurate, cost = result.tables
+    result = run_reproduce(made_of("comparison-grid", OPTIONS["comparison-grid"]), out=tmp_path)
+    plain = {k: v for k, v in OPTIONS["comparison-grid"].items() if k != "goal"}
+    other = run_reproduce(made_of("comparison-grid", plain), out=tmp_path)
+    distance, accurate, cost, ratio = result.tables
     assert distance.title == "Distance to 9 steps of euler"
     assert other.tables[0].title == "Distance to the teacher"
     rows = {row.label[1]: row.cells[0] for row in distance.rows}
@@ -199,54 +238,56 @@ def test_numbers_of_a_grid(tmp_path: Path) -> None:
     assert other.tables[1] == accurate  # to an accurate run, whatever the goal
     spent = {row.label[1]: row.cells[0].value for row in cost.rows if row.cells[0]}
     assert spent["logsnr"] == 0 < spent["ld3-times"]
-    assert (tmp_path / "my-grid" / "compare.json").exists()
+    assert 1.0 in [row.cells[0].value for row in ratio.rows if row.cells[0]]
+    assert result.reference == "unipc-3, 12 steps on logsnr"  # twice the teacher's
+    assert (tmp_path / "my-comparison-grid" / "compare.json").exists()
 
 
 def test_soft_loss_is_below_the_hard_one(tmp_path: Path) -> None:
     """With noises that may move, validation can only gain."""
-    words = merged(WORDS["changes"], {"seeds": 1, "learn": {"recipe": {"epochs": 4}}})
-    result = run_reproduce(made_of("changes", words), out=tmp_path)
+    words = merged(OPTIONS["ablation"], {"seeds": 1, "learn": {"recipe": {"epochs": 4}}})
+    result = run_reproduce(made_of("ablation", words), out=tmp_path)
     rows = {row.label[0]: row.cells[0] for row in result.tables[1].rows}
     assert rows["soft"] and rows["hard"] and rows["soft"].value < rows["hard"].value
     assert rows["logsnr"] is None
-    assert [line.x for line in result.panels[0].lines] == [(0.0, 1.0), (0.0, 1.0)]
+    assert [curve.x for curve in result.panels[0].curves] == 3 * [(0.0, 1.0)]
 
 
 def test_two_processes_find_the_same(tmp_path: Path) -> None:
-    words = WORDS["changes"] | {"changes": {"a": {}, "b": {"learn": "times"}}, "axis": ""}
-    experiment = made_of("changes", words)
+    words = OPTIONS["ablation"] | {"changes": {"a": {}, "b": {"learn": "times"}}, "axis": ""}
+    experiment = made_of("ablation", words)
     alone = run_reproduce(experiment, out=tmp_path / "one")
     both = run_reproduce(experiment, out=tmp_path / "two", jobs=2)
     assert alone.tables == both.tables
 
 
 def test_a_goal_names_its_solver_and_steps(tmp_path: Path) -> None:
-    words = WORDS["grid"] | {"goal": {"teacher_steps": 9}}
-    with pytest.raises(SpecError, match="wanted at least teacher_solver and teacher_steps"):
-        run_reproduce(made_of("grid", words), out=tmp_path)
+    words = OPTIONS["comparison-grid"] | {"goal": {"teacher_steps": 9}}
+    with pytest.raises(SpecError, match="expected at least teacher_solver and teacher_steps"):
+        run_reproduce(made_of("comparison-grid", words), out=tmp_path)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"methods": ["ld3"]}, "methods: got ld3, wanted one that looks at the solver"),
+        ({"methods": ["ld3"]}, "methods: got ld3, expected one that depends on the solver"),
         ({"methods": ["gits"]}, "methods: got gits"),
         ({"methods": ["ld3-times", "ddss"]}, "methods: got ld3-times, ddss"),
-        ({"solvers": ["euler"]}, "solvers: got euler, wanted several"),
-        ({"solvers": ["euler", "heun"], "nfe": [4]}, "wanted one evaluation a step"),
+        ({"solvers": ["euler"]}, "solvers: got euler, expected several"),
+        ({"solvers": ["euler", "heun"], "nfe": [4]}, "expected one evaluation per step"),
     ],
 )
 def test_only_times_of_one_solver_fit_another(
     wrong: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    words = merged(WORDS["cross"], {"compare": wrong})
+    words = merged(OPTIONS["cross-solver"], {"compare": wrong})
     with pytest.raises(SpecError, match=re.escape(said)):
-        run_reproduce(made_of("cross", words), out=tmp_path)
+        run_reproduce(made_of("cross-solver", words), out=tmp_path)
 
 
 def test_on_the_diagonal_a_plan_is_used_as_it_was_learned(tmp_path: Path) -> None:
-    result = run_reproduce(made_of("cross", WORDS["cross"]), out=tmp_path)
-    own = Comparison.load(tmp_path / "my-cross" / "compare.json")
+    result = run_reproduce(made_of("cross-solver", OPTIONS["cross-solver"]), out=tmp_path)
+    own = Comparison.load(tmp_path / "my-cross-solver" / "compare.json")
     for i, (row, block) in enumerate(zip(result.tables[0].rows, own.blocks, strict=True)):
         cell = row.cells[i]
         assert cell and cell.value == pytest.approx(block.rows[0].scores["distance"].value)
@@ -254,43 +295,81 @@ def test_on_the_diagonal_a_plan_is_used_as_it_was_learned(tmp_path: Path) -> Non
 
 def test_a_stop_says_how_to_go_on(tmp_path: Path) -> None:
     def stop(what: str, done: int, total: int) -> None:
-        if what.startswith("judging"):
+        if what.startswith("scoring"):
             raise KeyboardInterrupt
 
-    experiment = made_of("changes", WORDS["changes"])
+    experiment = made_of("ablation", OPTIONS["ablation"])
     with pytest.raises(Interrupted, match="the same command goes on"):
-        run_reproduce(experiment, out=tmp_path, tell=stop)
+        run_reproduce(experiment, out=tmp_path, report=stop)
 
 
-def test_some_classes_only(tmp_path: Path) -> None:
-    model = narrowed("fashion", [3, 8])
+def test_some_classes_only() -> None:
+    model = class_subset("fashion", [3, 8])
     assert model.conditions(range(4)).tolist() == [3, 8, 3, 8]
-    other = narrowed("fashion", [8, 3])
-    assert len({model.digest, other.digest, zoo.SHIPPED["fashion"].digest}) == 3
+    other = class_subset("fashion", [8, 3])
+    assert len({model.identity, other.identity, zoo.SHIPPED["fashion"].digest}) == 3
     with pytest.raises(SpecError, match="0 to 9"):
-        narrowed("fashion", [10])
+        class_subset("fashion", [10])
     with pytest.raises(SpecError, match="classes: got the model own"):
-        narrowed("own", [1])
+        class_subset("own", [1])
 
 
-def test_fashion_with_the_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shipped model, real columns of the judge, narrowed classes; with few accurate steps."""
-    monkeypatch.setattr("ld3.teacher.CHUNK", 2)
-    for place in ("ld3.runs.held_out.ACCURATE", "ld3.compare.full.ACCURATE"):
-        monkeypatch.setattr(place, 4)
-    words = {
-        "learn": LEARN | {"distance": "perceptual", "pairs": 2, "start": "edm"}, "nfe": [2],
-        "judge": {"held_out": 2, "teacher_steps": 4, "full": True, "judged": 40},
+def test_fashion_with_set_metrics(tmp_path: Path) -> None:
+    """A shipped model, set metrics, subsets of classes; two solvers."""
+    options = {
+        "learn": LEARN | {"distance": "perceptual", "pairs": 2, "teacher_steps": 4}, "nfe": [2],
+        "scoring": {"held_out": 2, "teacher_steps": 4, "full": True, "judged": 40},
         "changes": {"shoes": {"classes": [5, 7, 9]}, "bags": {"classes": [8]}},
         "show": ["distance", "frechet_accurate", "frechet"], "together": True,
+        "solvers": ["euler", "dpmpp:2"],
     }  # fmt: skip
-    experiment = made_of("changes", words).model_copy(update={"models": {"fashion": words}})
+    experiment = made_of("ablation", options).model_copy(update={"models": {"fashion": options}})
     result = run_reproduce(experiment, out=tmp_path)
     assert len(result.tables) == 3
     for table in result.tables:
-        shoes, bags, over = (row.cells[0] for row in table.rows)
+        assert [row.label[0] for row in table.rows] == 3 * ["euler-1"] + 3 * ["dpmpp-2"]
+        shoes, bags, over = (row.cells[0] for row in table.rows[:3])
         assert shoes and bags and over and over.spread is not None
         assert over.value == pytest.approx((shoes.value + bags.value) / 2)
+
+
+def test_best_baselines_are_picked_by_distance(tmp_path: Path) -> None:
+    compare = FEW | {"methods": ["edm", "logsnr", "gits-cifar10", "uniform"], "nfe": [3]}
+    options = {"model": TOY, "show": ["distance"], "compare": compare}
+    plain = run_reproduce(made_of("comparison-grid", options), out=tmp_path)
+    options |= {"best_baselines": True}
+    result = run_reproduce(made_of("comparison-grid", options), out=tmp_path)
+    values = {row.label[1]: row.cells[0].value for row in plain.tables[0].rows if row.cells[0]}
+    hand, known = (row.cells[0] for row in result.tables[0].rows)
+    assert hand and known
+    assert known.name == min(values, key=lambda name: values[name])
+    assert known.value == min(values.values()) and hand.name != "gits-cifar10"
+    assert known.text.endswith(f"({known.name})")
+
+
+def test_training_curves_follow_the_learner(tmp_path: Path) -> None:
+    """The last of the recorded solvers is the one that the run itself gives."""
+    spec = context(TOY, tmp_path).run_spec(LEARN | {"nfe": [3], "recipe": {"precondition": 2}})
+    run = Sessions().make_run(RunRequest("one", spec))
+    steps = best_so_far(run)
+    learned = learn_run(run)
+    assert steps[0][0] == 0 and [step[1] for step in steps] == sorted(
+        (step[1] for step in steps), reverse=True
+    )
+    assert steps[-1][1] == learned.validation
+    assert torch.equal(steps[-1][2].grid.times, learned.tuned.grid.times)
+
+
+def test_feature_errors_by_hand() -> None:
+    net = load_features()
+    exact = -torch.ones(3, 1, 28, 28)
+    exact[:, :, 10:20, 10:20] = 0.5
+    same = feature_errors(net, exact, exact)
+    assert same[:5] == [0.0, 0.0, 0.0, 0.0, 1.0] and 0 < same[5] <= 1
+    hazy = exact + 0.02 * (exact == -1)
+    error, shift, haze, clear, rough, _ = feature_errors(net, hazy, exact)
+    assert error == pytest.approx(shift, rel=1e-4) and shift > 0  # every sample has the same error
+    assert haze == pytest.approx(0.02, rel=1e-4) and clear == 0 and rough < 1
 
 
 # ---- numbers and files
@@ -303,35 +382,36 @@ def test_values() -> None:
     assert Value(value=0.0031234).text == "0.00312"
     assert Value(value=12345.6).text == "12,346"
     assert Value(value=0.0).text == "0"
+    assert Value(value=1.0, name="edm").text == "1.00 (edm)"
 
 
 def test_the_best_is_bold_within_its_group() -> None:
     rows = [("a", "x", 1.0), ("a", "y", 2.0), ("b", "x", 5.0), ("b", "y", 4.0)]
-    table = Table(
+    table = ResultTable(
         title="T", head=("solver", "method", "NFE 4"), best="lower", groups=True,
-        rows=tuple(Row(label=(s, m), cells=(Value(value=v),)) for s, m, v in rows),
+        rows=tuple(ResultRow(label=(s, m), cells=(Value(value=v),)) for s, m, v in rows),
     )  # fmt: skip
-    result = Result(
+    result = ExperimentResult(
         name="n", folder="n", title="t", place="p", model="m", quick=True, versions={},
-        words={"seeds": 2, "compare": {"judged": 300}, "changes": {"a": {"pairs": 5}}},
+        options={"seeds": 2, "compare": {"judged": 300}, "changes": {"a": {"pairs": 5}}},
         command="ld3 reproduce n", tables=(table,), notes=("So it is.",),
     )  # fmt: skip
     text = markdown(result)
     assert "| a | x | **1.00** |" in text and "| b | y | **4.00** |" in text
-    assert "`: 2 learning seeds, 300 samples for Fréchet distances.\n" in text
+    assert "`: 2 learning seeds, 300 samples for set metrics.\n" in text
     assert "| a | y | 2.00 |" in text and "Smallest sizes" in text and "- So it is." in text
 
 
-def test_rank_correlation() -> None:
-    assert _rank_correlation([3, 2, 1], [30, 20, 10]) == pytest.approx(1)
-    assert _rank_correlation([1, 2, 3, 4], [2, 1, 4, 3]) == pytest.approx(0.6)
-    assert _rank_correlation([1, 1], [1, 2]) == 0
+def testrank_correlation() -> None:
+    assert rank_correlation([3, 2, 1], [30, 20, 10]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3, 4], [2, 1, 4, 3]) == pytest.approx(0.6)
+    assert rank_correlation([1, 1], [1, 2]) == 0
 
 
 def test_a_broken_result_is_said(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text('{"format": "ld3-reproduce-0"}')
+    (tmp_path / "result.json").write_text('{"format": "ld3-reproduce-1"}')
     with pytest.raises(StoreError, match="make it anew"):
-        Result.load(tmp_path / "result.json")
+        ExperimentResult.load(tmp_path / "result.json")
 
 
 # ---- the command
@@ -358,7 +438,7 @@ def test_list_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         (["fid-grit"], "unknown experiment 'fid-grit': did you mean 'fid-grid'"),
-        ([], "wanted a name of `ld3 reproduce --list`"),
+        ([], "a name of `ld3 reproduce --list`"),
         (["flow", "--model", "fashion"], "did you mean 'fashion-flow'"),
         (["bound", "--model", "ld3.zoo:nothing"], "model ld3.zoo:nothing"),
         (["rmsd", "--jobs", "0"], "jobs"),
@@ -378,23 +458,31 @@ def test_wrong_input_is_one_line(
     [((0.1, 1.0), True), ((0.0, 0.1, 1.0), True), ((0.5, 1.0), False), ((-0.001, 0.1, 1.0), False)],
 )
 def test_logarithmic_axes_hide_nothing_below_zero(values: tuple[float, ...], wide: bool) -> None:
-    line = Line(name="kid", x=tuple(map(float, range(len(values)))), y=values)
-    assert _is_wide(Panel(title="", x="evaluations", y="KID", lines=(line,))) == wide
+    curve = Curve(name="kid", x=tuple(map(float, range(len(values)))), y=values)
+    assert _is_wide(Panel(title="", x="evaluations", y="KID", curves=(curve,))) == wide
 
 
 def test_command_to_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli("bound", "--model", TOY, "--quick", "--out", str(tmp_path)) == 0
     out = capsys.readouterr().out
-    folder = tmp_path / "bound-ld3-reproduce-toys-clusters-quick"
+    folder = tmp_path / "bound-ld3-runs-experiments-toy_models-clusters-quick"
     assert "KL(q ‖ p)" in out and str(folder / "result.png") in out
-    made = Result.load(folder / "result.json")
+    made = ExperimentResult.load(folder / "result.json")
     assert made.quick and made.model == TOY
     assert made.command == f"ld3 reproduce bound --model {TOY} --quick"
 
 
-@every
+def test_pieces_of_the_docs(tmp_path: Path) -> None:
+    result = run_reproduce(made_of("sample-images", OPTIONS["sample-images"]), out=tmp_path)
+    files = list(write_result(result, tmp_path, docs=tmp_path / "docs"))
+    page = tmp_path / "docs/results/reproduce/my-sample-images.md"
+    image = tmp_path / "docs/images/reproduce/my-sample-images-dpmpp-3-nfe3.png"
+    assert {page, image} <= set(files) and page.read_text() == markdown(result)
+
+
+@of_the_paper
 def test_the_page_tells_of_it(name: str) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "reproduce.md").read_text()
+    page = (DOCS / "reproduce.md").read_text()
     experiment = load_experiment(name)
     start = page.index(f"\n## {experiment.title}\n")
     section = " ".join(page[start:].split("\n## ")[1].split())
@@ -403,3 +491,14 @@ def test_the_page_tells_of_it(name: str) -> None:
     for model in experiment.models:
         option = "" if model == experiment.default else f" --model {model}"
         assert f"`ld3 reproduce {name}{option}`" in section
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_results_name_their_command(name: str) -> None:
+    pages = [DOCS / "results.md", *(DOCS / "results").glob("*.md")]
+    assert any(f"`ld3 reproduce {name}`" in page.read_text() for page in pages)
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda p: p.stem)
+def test_every_page_of_results_names_its_command(page: Path) -> None:
+    assert re.search(r"`ld3 (reproduce|compare) ", page.read_text())

@@ -168,4 +168,7 @@ def test_bad_constants_are_one_line(build: object) -> None:
         build()  # type: ignore[operator]
     message = str(error.value)
     assert "\n" not in message
-    assert any(hint in message for hint in ("wanted", "did you mean 'edm'", "drop the last step"))
+    assert any(
+        hint in message
+        for hint in ("wanted", "expected", "did you mean 'edm'", "drop the last step")
+    )

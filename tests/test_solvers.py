@@ -28,7 +28,7 @@ from ld3 import (
     noise,
     trajectory,
 )
-from ld3.searches import tangent_law
+from ld3.known_grids import tangent_law
 from ld3.zoo.toy import Gaussian, gaussian, mixture
 
 SCHEDULES: dict[str, Schedule] = {"ve": EDM(), "vp": VPLinear(), "flow": Flow()}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_missing_and_oversized_files(tmp_path: Path) -> None:
         store.read_json(tmp_path / "none.json")
     with open(tmp_path / "big.json", "wb") as file:
         file.truncate(store.MAX_JSON + 1)
-    with pytest.raises(StoreError, match="wanted at most"):
+    with pytest.raises(StoreError, match="expected at most"):
         store.read_json(tmp_path / "big.json")
     (tmp_path / "bad.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
     with pytest.raises(StoreError, match="not a whole safetensors file"):
@@ -80,7 +81,12 @@ def test_digest_depends_on_content_alone() -> None:
 
 
 def test_sweep_removes_leftovers(tmp_path: Path) -> None:
-    (tmp_path / ".x.json.abc.tmp").write_text("half")
+    """Those of another process at work stay; what is older than an hour goes."""
+    left, at_work = tmp_path / ".x.json.abc.tmp", tmp_path / ".x.json.def.tmp"
+    for file in (left, at_work):
+        file.write_text("half")
     (tmp_path / "x.json").write_text("{}")
+    old = time.time() - store.LEFTOVER - 1
+    os.utime(left, (old, old))
     store.sweep(tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["x.json"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [at_work.name, "x.json"]

@@ -1,16 +1,19 @@
-"""Tuned solvers: corrections of the table, their exactness, and the coordinates they move in."""
+"""Parameters: grids and back, corrections of the table, and their exactness."""
 
+import math
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
 from ld3 import (
+    EDM,
+    METHODS,
     SOLVERS,
-    FunctionModel,
+    Flow,
     Plan,
+    TimeGrid,
     VPLinear,
     bind,
     bind_network,
@@ -21,44 +24,151 @@ from ld3 import (
     make_solver,
     noise,
 )
-from ld3.distances import l2
+from ld3.density import Warp
 from ld3.errors import PlanError
-from ld3.learner.differences import gauss_newton, normal_equations, precondition
-from ld3.learner.learn import Recipe, State, begin, learn, tuning_of
-from ld3.parameters import GROUPS, Clock, SolverTuning, tuned_table
-from ld3.problem import Problem, Student, Task
+from ld3.parameters import GROUPS, FamilyParameters, GridParameters, SolverParameters
 from ld3.schedules import schedule_to_json
-from ld3.table import Tuned
-from ld3.teacher import teach
+from ld3.table import TunedSolver
 from ld3.zoo.toy import mixture
+from learning_toys import MODEL, mixture_problem
 
-MEANS = 0.6 * torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
-MODEL = mixture(MEANS.tolist(), 0.5)
 NAMES = sorted(SOLVERS)
 
 
-def problem(solver: str = "dpmpp", steps: int = 4) -> Problem:
-    fine = make_grid("logsnr", MODEL.schedule, 100)
-    train, valid = (
-        teach(MODEL, "toy", make_solver("unipc"), fine, seeds)
-        for seeds in (range(32), range(1000, 1032))
-    )
-    return Problem(MODEL, make_solver(solver), steps, l2, train, valid)
+def parameters(solver: str, steps: int = 4, exact: bool = False) -> SolverParameters:
+    return SolverParameters(make_solver(solver), GridParameters(VPLinear(), steps), GROUPS, exact)
 
 
-def tuning(solver: str, steps: int = 4, exact: bool = False) -> SolverTuning:
-    return SolverTuning(make_solver(solver), Clock(VPLinear(), steps), GROUPS, exact)
-
-
-def shaken(made: SolverTuning, size: float = 0.05) -> tuple[dict[str, Tensor], Tuned]:
-    """Numbers of a grid, moved at random, and what they stand for."""
-    numbers = made.numbers(Tuned(make_grid("edm", made.clock.schedule, made.clock.steps)))
+def shaken(made: SolverParameters, size: float = 0.05) -> tuple[dict[str, Tensor], TunedSolver]:
+    """Values of a grid, moved at random, and their tuned solver."""
+    values = made.start_values(make_grid("edm", made.schedule, made.grids.steps))
     generator = torch.Generator().manual_seed(0)
     moved = {
         name: value + size * torch.randn(value.shape, generator=generator, dtype=torch.float64)
-        for name, value in numbers.items()
+        for name, value in values.items()
     }
-    return moved, made.tuned(moved, made.clock.steps)
+    return moved, made.tuned(moved, made.grids.steps)
+
+
+# ---- grids
+
+
+def test_a_grid_by_hand() -> None:
+    """Shares 0.1, 0.3, 0.6 of the softmax above a floor of 0.3 / 3."""
+    grids = GridParameters(Flow(), 3, "t", floor=0.3)
+    logits = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64).log() + 5
+    shares = [0.7 * 0.1 + 0.1, 0.7 * 0.3 + 0.1, 0.7 * 0.6 + 0.1]
+    assert grids.shares(logits).tolist() == pytest.approx(shares)
+    first, last = Flow().t_max, Flow().t_min
+    span = last - first
+    inner = [first + span * shares[0], first + span * (shares[0] + shares[1])]
+    grid = grids.grid(logits, torch.tensor([0.01, -9.0], dtype=torch.float64))
+    assert grid.times.tolist() == pytest.approx([first, *inner, last])
+    width = 0.5 * shares[0] * abs(span)  # half the smallest gap
+    assert grid.net_times.tolist() == pytest.approx(
+        [first, inner[0] + 0.01, inner[1] - width, last]
+    )
+
+
+@pytest.mark.parametrize("variable", ["lam", "t"])
+def test_grids_and_back(variable: str) -> None:
+    """Logits have mean zero; shifts within the window are kept."""
+    grids = GridParameters(VPLinear(), 5, variable)  # type: ignore[arg-type]
+    logits = torch.tensor([0.3, -0.2, 0.4, 0.1, -0.6], dtype=torch.float64)
+    shifts = 0.01 * torch.tensor([1.0, -1.0, 0.5, 0.0], dtype=torch.float64)
+    grid = grids.grid(logits + 3, shifts)
+    assert torch.allclose(grids.logits(grid), logits, atol=1e-9)
+    assert torch.allclose(grids.shifts(grid), shifts, atol=1e-9)
+    first, last = grids.ends()
+    ends = torch.tensor([VPLinear().t_max, VPLinear().t_min], dtype=torch.float64)
+    wanted = VPLinear().lam(ends) if variable == "lam" else ends
+    assert [float(first), float(last)] == wanted.tolist()
+
+
+@pytest.mark.parametrize("variable", ["lam", "t"])
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_any_grid_can_be_the_start(variable: str, method: str) -> None:
+    for schedule in (VPLinear(), Flow()):
+        grids = GridParameters(schedule, 7, variable, floor=1e-4)  # type: ignore[arg-type]
+        grid = make_grid(method, schedule, 7)
+        again = grids.grid(grids.logits(grid), grids.shifts(grid))
+        if variable == "lam" and method == "uniform":
+            continue  # gaps below the floor: the nearest grid above it
+        assert (again.times / grid.times - 1).abs().max() < 2e-2
+        assert again.times[0] == schedule.t_max
+        assert again.times[-1] == schedule.t_min
+    with pytest.raises(PlanError, match="got a grid of 3 steps, wanted 7"):
+        grids.logits(make_grid(method, schedule, 3))
+
+
+def test_gaps_at_the_floor_keep_a_slope() -> None:
+    grids = GridParameters(Flow(), 3, "t", floor=0.5)
+    grid = TimeGrid.of([Flow().t_max, 0.9999 * Flow().t_max, 0.5, Flow().t_min])
+    logits = grids.logits(grid)
+    assert bool(torch.isfinite(logits).all())
+    smallest = torch.softmax(logits, 0).min().item()
+    assert 0.2e-6 < smallest < 0.5e-6  # 1e-6 / N
+
+
+def test_any_values_are_a_grid_and_network_times_do_not_cross() -> None:
+    generator = torch.Generator().manual_seed(0)
+    grids = GridParameters(VPLinear(), 8)
+    for size in (0.1, 1.0, 10.0, 100.0):
+        logits = size * torch.randn(8, generator=generator, dtype=torch.float64)
+        shifts = size * torch.randn(7, generator=generator, dtype=torch.float64)
+        grid = grids.grid(logits, shifts).checked(VPLinear())
+        assert bool((grid.net_times[1:] <= grid.net_times[:-1]).all())
+        gaps = VPLinear().lam(grid.times).diff()
+        assert gaps.min() > 0.0099 * gaps.mean()
+
+
+def test_the_window_of_the_papers_code() -> None:
+    """Half the smallest difference of the logits, beginning with 1; shut at even logits."""
+    grids = GridParameters(VPLinear(), 4, window_from="logits")
+    even = torch.ones(4, dtype=torch.float64)
+    shifts = torch.full((3,), 0.3, dtype=torch.float64)
+    grid = grids.grid(even, shifts)
+    assert torch.equal(grid.times, grid.net_times)
+    uneven = torch.tensor([1.5, 2.1, 2.5, 1.9], dtype=torch.float64)
+    grid = grids.grid(uneven, shifts)
+    lam = VPLinear().lam
+    assert (lam(grid.net_times) - lam(grid.times))[1:-1].tolist() == pytest.approx([0.2] * 3)
+    made = SolverParameters(make_solver("euler"), grids)
+    start = make_grid("uniform", VPLinear(), 4)
+    assert made.start_values(start)["times"][0] == 1.0
+
+
+def test_gradients_of_the_grid() -> None:
+    grids = GridParameters(VPLinear(), 5)
+    logits = torch.linspace(-0.5, 0.5, 5, dtype=torch.float64).requires_grad_()
+    shifts = torch.full((4,), 0.01, dtype=torch.float64).requires_grad_()
+
+    def times(logits: Tensor, shifts: Tensor) -> Tensor:
+        grid = grids.grid(logits, shifts)
+        return torch.cat([grid.times, grid.net_times])
+
+    assert torch.autograd.gradcheck(times, (logits, shifts))
+    (slope,) = torch.autograd.grad(times(logits, shifts).sum(), logits)
+    assert abs(slope.sum().item()) < 1e-12  # only differences of logits matter
+
+
+def test_a_family_begins_with_a_bump() -> None:
+    made = FamilyParameters(make_solver("dpmpp"), Warp(EDM(), 4, 9))
+    values = made.start_values(0.0, 2.0)
+    assert {name: len(value) for name, value in values.items()} == {
+        "times": 16, "net": 10, "coefficients": 0,
+    }  # fmt: skip
+    for steps in (4, 6, 9, 20):
+        tuned = made.tuned(values, steps)
+        assert tuned.grid.steps == steps
+        assert tuned.corrections is None
+        near = make_grid("bump:0:2", EDM(), steps)
+        gaps = (EDM().lam(tuned.grid.times) - EDM().lam(near.times)).abs().max()
+        assert gaps < 0.3  # 8 knots, linear in between
+    assert [made.probe(name) for name in made.learned] == [0.1, 0.03]
+
+
+# ---- corrections
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,23 +187,23 @@ def test_following_a_table_is_running_the_solver(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("exact", [False, True])
-def test_numbers_and_back(name: str, exact: bool) -> None:
-    made = tuning(name, exact=exact)
-    numbers, tuned = shaken(made)
-    found = made.numbers(tuned)
+def test_values_and_back(name: str, exact: bool) -> None:
+    made = parameters(name, exact=exact)
+    values, tuned = shaken(made)
+    found = made.start_values(tuned)
     for group in ("net", "coefficients"):
-        assert (found[group] - numbers[group]).abs().max() < 1e-10
+        assert (found[group] - values[group]).abs().max() < 1e-10
     assert (made.tuned(found, 4).grid.times - tuned.grid.times).abs().max() < 1e-12
-    vector = made.flat(numbers)
-    assert all(torch.equal(made.unflat(vector, found)[g], numbers[g]) for g in GROUPS)
+    vector = made.flat(values)
+    assert all(torch.equal(made.unflat(vector, found)[g], values[g]) for g in GROUPS)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_zero_corrections_are_the_solver_itself(name: str) -> None:
-    made = tuning(name)
+    made = parameters(name)
     grid = make_grid("edm", VPLinear(), 4)
     plain = compile_table(made.solver, knots(VPLinear(), grid))
-    table = made.table(made.numbers(Tuned(grid)), 4)
+    table = made.table(made.start_values(grid), 4)
     assert (table.weights - plain.weights).abs().max() < 1e-12
     assert table.nfe == made.solver.nfe(4)
 
@@ -104,8 +214,8 @@ def test_corrections_are_the_same_in_every_prediction(prediction: str) -> None:
     from ld3 import FunctionModel
     from ld3.predictions import from_x0
 
-    made = tuning("dpmpp", 5)
-    schedule = made.clock.schedule
+    made = parameters("dpmpp", 5)
+    schedule = made.schedule
     _, tuned = shaken(made)
     toy = mixture([[-0.6, 0.2], [0.5, -0.4]], 0.2)
 
@@ -119,9 +229,9 @@ def test_corrections_are_the_same_in_every_prediction(prediction: str) -> None:
 
     model = FunctionModel(forward, schedule, prediction, (2,), torch.float64)  # type: ignore[arg-type]
     x = noise(range(4), (2,), torch.float64)
-    wanted, _ = tuned_table(made.solver, schedule, tuned).follow(x0, x)
-    k = knots(schedule, tuned.grid)
-    table = compile_table(made.solver, k, model.prediction, tuned.corrections)
+    wanted, _ = tuned.table(schedule).follow(x0, x)
+    table = tuned.table(schedule, model.prediction)
+    assert table.nfe == tuned.nfe == 5
     assert (table.run(bind_network(model), x) - wanted).abs().max() < 1e-9
 
 
@@ -129,16 +239,16 @@ def test_corrections_are_the_same_in_every_prediction(prediction: str) -> None:
 @pytest.mark.parametrize("exact", [False, True])
 def test_exact_corrections_integrate_constant_networks(name: str, exact: bool) -> None:
     """x on the line alpha c + sigma e stays there; free corrections leave it."""
-    made = tuning(name, exact=exact)
-    numbers, _ = shaken(made)
-    numbers["net"] = torch.zeros_like(numbers["net"])  # told the times where the solver is
-    tuned = made.tuned(numbers, 4)
-    schedule = made.clock.schedule
+    made = parameters(name, exact=exact)
+    values, _ = shaken(made)
+    values["net"] = torch.zeros_like(values["net"])  # at the solver's times
+    tuned = made.tuned(values, 4)
+    schedule = made.schedule
     c, e = noise([0], (5,), torch.float64), noise([1], (5,), torch.float64)
     ends = [(schedule.log_alpha(t).exp(), schedule.log_sigma(t).exp()) for t in tuned.grid.times]
     (alpha_T, sigma_T), (alpha_0, sigma_0) = ends[0], ends[-1]
     x, wanted = alpha_T * c + sigma_T * e, alpha_0 * c + sigma_0 * e
-    table = tuned_table(made.solver, schedule, tuned)
+    table = tuned.table(schedule)
     constant_x0, _ = table.follow(lambda x, t: c, x)
 
     def constant_eps(x: Tensor, t: Tensor) -> Tensor:
@@ -150,175 +260,22 @@ def test_exact_corrections_integrate_constant_networks(name: str, exact: bool) -
 
 
 def test_slopes_of_corrections_are_right() -> None:
-    made, task = tuning("unipc", 3), problem(steps=3)
-    made = replace(made, clock=replace(made.clock, schedule=MODEL.schedule))
-    numbers, _ = shaken(made)
+    made, task = parameters("unipc", 3), mixture_problem(steps=3, count=4)
+    made = replace(made, grids=replace(made.grids, schedule=MODEL.schedule))
+    values, _ = shaken(made)
     x = MODEL.schedule.prior_std * task.train.noise[:2].double()
 
     def sample(vector: Tensor) -> Tensor:
-        return made.table(made.unflat(vector, numbers), 3).follow(bind(MODEL), x)[0]
+        return made.table(made.unflat(vector, values), 3).follow(bind(MODEL), x)[0]
 
     # the sizes of corrections are constants to the learner, so leave the times alone
     fixed = replace(made, learned=("coefficients",))
-    coefficients = fixed.flat(numbers).requires_grad_()
+    coefficients = fixed.flat(values).requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda v: made.table({**numbers, "coefficients": v}, 3).follow(bind(MODEL), x)[0],
+        lambda v: made.table({**values, "coefficients": v}, 3).follow(bind(MODEL), x)[0],
         coefficients,
     )
-    assert sample(made.flat(numbers)).shape == (2, 8)
-
-
-def test_the_preconditioner_makes_directions_alike() -> None:
-    """Slopes of the samples in phi are orthonormal but for the damping, times the error."""
-    task = problem()
-    recipe = Recipe(learn="times+net+coefficients")
-    made, student = tuning_of(task, recipe), Student(task)
-    numbers = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
-    basis = precondition([Task(student, 4)], made, numbers, 32)
-    theta, x0 = made.flat(numbers), MODEL.schedule.prior_std * task.train.noise
-
-    def samples(phi: Tensor) -> Tensor:
-        return made.table(made.unflat(theta + basis @ phi, numbers), 4).follow(bind(MODEL), x0)[0]
-
-    base = samples(torch.zeros_like(theta))
-    error = (base - task.train.target).square().mean().sqrt()
-    columns = torch.autograd.functional.jacobian(samples, torch.zeros_like(theta)).flatten(0, -2)
-    sizes = torch.linalg.svdvals(columns / base.numel() ** 0.5) / error
-    assert 0.3 < sizes[0] < 1.5
-    assert (sizes > 0.5 * sizes[0]).sum() >= 4  # the damping holds the rest back
-    plain = torch.linalg.svdvals(columns @ torch.linalg.inv(basis))
-    assert plain[0] / plain[3] > 5 * sizes[0] / sizes[3]
-
-
-def test_the_preconditioner_asks_only_for_what_changed() -> None:
-    """Counted: the answers before a changed row are not asked for again."""
-    task = problem("dpmpp", 4)
-    made, student = (
-        tuning_of(task, Recipe(learn="times+net+coefficients", exact=False)),
-        Student(task),
-    )
-    precondition(
-        [Task(student, 4)], made, made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4))), 4
-    )
-    base = 2 * 3  # once for the slopes, once for the error
-    times, net = 4 * 3, 3 + 2 + 1
-    rows = 2 * 3 + 3 * 2 + 4 * 1 + 5 * 0  # row n has n + 1 numbers and leaves 4 - n calls
-    assert student.evaluations == 4 * (base + times + net + rows)
-
-
-def test_forward_differences_are_the_slopes() -> None:
-    task = problem("unipc", 4)
-    recipe = Recipe(learn="times+net+coefficients")
-    made, student = tuning_of(task, recipe), Student(task)
-    numbers = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
-    index = torch.arange(8)
-    found = normal_equations(Task(student, 4), made, numbers, index, student.residual)
-    leaf = made.flat(numbers).requires_grad_()
-    loss = student.losses("train", index, made.table(made.unflat(leaf, numbers), 4), None).mean()
-    (slope,) = torch.autograd.grad(loss, leaf)
-    assert found.square == pytest.approx(float(loss.detach()), rel=1e-6)
-    cosine = torch.nn.functional.cosine_similarity(2 * found.slope, slope, 0)
-    assert cosine > 0.98  # steps are as long as learning's, not small
-
-
-def test_differences_are_longer_on_rough_networks() -> None:
-    """A network that answers in steps: short differences see the steps, long ones the way."""
-    steps = 1 / 8
-
-    def forward(x: Tensor, t: Tensor, cond: object) -> Tensor:
-        return steps * torch.round(MODEL.forward(x, t, None) / steps)
-
-    smooth = problem()
-    rough = FunctionModel(forward, MODEL.schedule, "x0", MODEL.shape, torch.float64)
-    made = tuning_of(smooth, Recipe(learn="times+net+coefficients"))
-    numbers = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
-
-    def curvature(task: Problem) -> Tensor:
-        student = Student(task)
-        index = torch.arange(16)
-        return normal_equations(Task(student, 4), made, numbers, index, student.residual).curvature
-
-    true = curvature(smooth)
-    short, long = (
-        float((curvature(replace(smooth, model=rough, secant=secant)) - true).norm())
-        for secant in (0.0, 0.1)
-    )
-    assert long < 0.5 * short
-
-
-def test_the_residual_squares_to_any_distance() -> None:
-    from ld3 import zoo
-    from ld3.distances import l1, pseudo_huber
-
-    task = problem()
-    for distance in (l1, l2, pseudo_huber):
-        student = Student(replace(task, distance=distance))
-        x = task.train.target[:6] + 0.1
-        r = student.residual(x, torch.arange(6))
-        assert (r.square().sum(1) - distance(x, task.train.target[:6])).abs().max() < 1e-6
-    eye = zoo.perceptual()
-    a, b = noise(range(3), (1, 28, 28)), noise(range(3, 6), (1, 28, 28))
-    assert (eye.residual(a, eye.target(b)).square().sum(1) - eye(a, b)).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("method", ["dpmpp", "unipc", "ipndm", "euler"])
-def test_learning_without_gradients(method: str) -> None:
-    """Under no_grad throughout, better than the start on held-out noise, counted forward only."""
-    task = problem(method)
-    fine = make_grid("logsnr", MODEL.schedule, 100)
-    held = teach(MODEL, "toy", make_solver("unipc"), fine, range(2000, 2128))
-    recipe = Recipe(gradient_free=True, epochs=6, batch=32, validate_every=1)
-    start = make_grid("edm", MODEL.schedule, 4)
-    with torch.no_grad():
-        *_, last = learn(task, recipe, begin(task, recipe, start))
-    judge = Student(replace(task, valid=held))
-    known, own = (
-        judge.mean_loss(tuned_table(task.solver, MODEL.schedule, tuned))
-        for tuned in (Tuned(start), last.tuned)
-    )
-    assert own < 0.3 * known
-
-
-def test_gauss_newton_never_makes_it_worse() -> None:
-    task = problem()
-    made, student = tuning_of(task, Recipe()), Student(task)
-    numbers: dict[str, Tensor] = made.numbers(Tuned(make_grid("edm", MODEL.schedule, 4)))
-    losses = []
-    for _ in range(5):
-        numbers, loss = gauss_newton([Task(student, 4)], made, numbers, torch.arange(32))
-        losses.append(loss)
-    assert all(after <= before * (1 + 1e-6) for before, after in pairwise(losses))
-    assert losses[-1] < 0.5 * losses[0]
-
-
-@pytest.mark.parametrize("method", ["dpmpp", "unipc", "ipndm", "euler", "heun"])
-def test_coefficients_help_on_noise_they_never_saw(method: str) -> None:
-    task = problem(method)
-    fine = make_grid("logsnr", MODEL.schedule, 100)
-    held = teach(MODEL, "toy", make_solver("unipc"), fine, range(2000, 2128))
-    losses = {}
-    for what in ("times+net", "times+net+coefficients"):
-        recipe = Recipe(learn=what, epochs=40, precondition=12, rate=0.12, average=0.9)  # type: ignore[arg-type]
-        start = make_grid("edm", MODEL.schedule, 4)
-        *_, last = learn(task, recipe, begin(task, recipe, start))
-        judge = Student(replace(task, valid=held))
-        losses[what] = judge.mean_loss(tuned_table(task.solver, MODEL.schedule, last.tuned))
-        known = judge.mean_loss(tuned_table(task.solver, MODEL.schedule, Tuned(start)))
-        assert losses[what] < 0.7 * known
-    assert losses["times+net+coefficients"] < 0.9 * losses["times+net"]
-
-
-def test_a_preconditioned_run_goes_on_to_the_bit() -> None:
-    task = problem()
-    recipe = Recipe(learn="times+net+coefficients", epochs=2, precondition=8, average=0.9)
-    start = begin(task, recipe, make_grid("edm", MODEL.schedule, 4))
-    whole = [p.state for p in learn(task, recipe, start)]
-    for stop in (0, 3):
-        state = State.from_tensors(whole[stop].to_tensors())
-        *_, last = learn(task, recipe, state)
-        ours, theirs = last.state.to_tensors(), whole[-1].to_tensors()
-        assert ours.keys() == theirs.keys()
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert sample(made.flat(values)).shape == (2, 8)
 
 
 def plan_with(rows: object) -> dict[str, object]:
@@ -335,7 +292,7 @@ def plan_with(rows: object) -> dict[str, object]:
 
 
 def test_a_plan_keeps_corrections() -> None:
-    made = tuning("dpmpp", 3)
+    made = parameters("dpmpp", 3)
     _, tuned = shaken(made)
     plan = Plan.checked(plan_with(Plan.rows(tuned)))
     assert tuned.corrections is not None
@@ -355,7 +312,40 @@ def test_wrong_corrections_are_refused(rows: object) -> None:
 
 
 def test_a_start_with_coefficients_needs_them_learned() -> None:
-    made = tuning("dpmpp", 3)
+    made = parameters("dpmpp", 3)
     _, tuned = shaken(made)
     with pytest.raises(PlanError, match="coefficients"):
-        replace(made, learned=GROUPS[:2]).numbers(tuned)
+        replace(made, learned=GROUPS[:2]).start_values(tuned)
+    with pytest.raises(PlanError, match="learned coefficients of dpmpp-3, wanted those of unipc"):
+        parameters("unipc", 3).start_values(tuned)
+
+
+def test_corrections_by_hand() -> None:
+    """Scaled by alpha_n on the answers and sigma_n / sigma_T on the noise, row by row."""
+    made = parameters("euler", 2)
+    values = made.start_values(make_grid("edm", VPLinear(), 2))
+    assert len(values["coefficients"]) == 2 + 3
+    values["coefficients"] = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], dtype=torch.float64)
+    tuned = made.tuned(values, 2)
+    assert tuned.corrections is not None
+    alpha, sigma = (
+        f(tuned.grid.times).exp().tolist() for f in (VPLinear().log_alpha, VPLinear().log_sigma)
+    )
+    wanted = [
+        [0.1 * sigma[1] / sigma[0], 0.2 * alpha[1], 0.0],
+        [0.3 * sigma[2] / sigma[0], 0.4 * alpha[2], 0.5 * alpha[2]],
+    ]
+    for row, want in zip(tuned.corrections.tolist(), wanted, strict=True):
+        assert row == pytest.approx(want)
+    plain = TunedSolver(made.solver, tuned.grid).table(VPLinear()).weights
+    added = tuned.table(VPLinear()).weights - plain
+    assert torch.allclose(added[1:], tuned.corrections)
+    assert torch.equal(added[0], torch.zeros(3, dtype=torch.float64))
+    exact = parameters("euler", 2, exact=True)
+    free = exact.start_values(make_grid("edm", VPLinear(), 2))
+    assert len(free["coefficients"]) == 1
+    free["coefficients"] += 0.5
+    kept = exact.tuned(free, 2).corrections
+    assert kept is not None
+    assert kept[1].tolist() == pytest.approx([0, -0.5 * alpha[2], 0.5 * alpha[2]])
+    assert math.isclose(float(kept[0].abs().sum()), 0)

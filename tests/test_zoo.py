@@ -26,7 +26,7 @@ from ld3 import (
     zoo,
 )
 from ld3.errors import ModelError, SpecError
-from ld3.searches import HANDMADE
+from ld3.known_grids import HANDMADE
 from ld3.zoo import shipped
 
 NAMES = sorted(shipped.SHIPPED)

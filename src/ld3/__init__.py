@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ld3.grids import TimeGrid as TimeGrid
     from ld3.grids import knots as knots
     from ld3.interpolate import guess as guess
+    from ld3.known_grids import METHODS as METHODS
+    from ld3.known_grids import make_grid as make_grid
     from ld3.learner.learn import learning as learning
     from ld3.learner.presets import make_preset as make_preset
     from ld3.learner.recipes import GaussNewton as GaussNewton
@@ -46,8 +48,6 @@ if TYPE_CHECKING:
     from ld3.schedules import VPCosine as VPCosine
     from ld3.schedules import VPLinear as VPLinear
     from ld3.schedules import make_schedule as make_schedule
-    from ld3.searches import METHODS as METHODS
-    from ld3.searches import make_grid as make_grid
     from ld3.seeds import noise as noise
     from ld3.solvers import SOLVERS as SOLVERS
     from ld3.solvers import Solver as Solver
@@ -101,7 +101,7 @@ _HOME = {
             "VPLinear",
             "make_schedule",
         ),
-        "searches": ("METHODS", "make_grid"),
+        "known_grids": ("METHODS", "make_grid"),
         "seeds": ("noise",),
         "solvers": ("SOLVERS", "Solver", "make_solver"),
         "table": ("Table", "TunedSolver", "compile_table"),

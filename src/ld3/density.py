@@ -1,13 +1,13 @@
 """One family of grids for every number of steps: a density of steps in lam.
 
-The N steps of a member cut a density p_N(lam) into equal shares, and the network is told lam_i plus
-a shift, in units of the mean gap:
+The N steps of a member divide a density p_N(lam) into equal shares. The network time of point i is
+lam_i plus a shift s_N(lam_i), in units of the mean gap:
 
     log p_N(lam) = a(lam) + c_N b(lam)        s_N(lam) = e(lam) + c_N f(lam)        c_N = M/N - 1
 
-with a, b on 8 and e, f on 5 knots that are even in lam, linear in between, and M the middle of the
-range for which the family is learned. So coarse grids may differ from fine ones in a smooth way,
-and any N, outside the range too, has its grid. Shifts stay within half the smallest gap.
+a, b have 8 knots and e, f have 5, even in lam and linear in between. M is the geometric mean of the
+step counts for which the family is learned. Every N has a grid, also outside that range. Shifts are
+clamped to half the smallest gap.
 """
 
 import math
@@ -26,7 +26,7 @@ DENSITY, SHIFTS = 8, 5  # knots
 
 
 def shares(first: float, last: float, centre: float, width: float) -> tuple[Tensor, Tensor]:
-    """lam from first to last, and the share of a bump's steps before it, 0 to 1; (P,) each."""
+    """lam (P,) from first to last, and the share (P,) of a bump's steps below it, 0 to 1."""
     lam = torch.linspace(first, last, POINTS, dtype=torch.float64, device="cpu")
     density = FLOOR + torch.exp(-((lam - centre) ** 2) / (2 * width**2))
     share = torch.cumulative_trapezoid(density, lam)
@@ -34,7 +34,7 @@ def shares(first: float, last: float, centre: float, width: float) -> tuple[Tens
 
 
 def looked_up(at: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """The values at these keys (both (P,), keys rising), linear in between."""
+    """Linear interpolation of values (P,) over increasing keys (P,)."""
     above = torch.searchsorted(keys, at).clamp(1, len(keys) - 1)
     part = (at - keys[above - 1]) / (keys[above] - keys[above - 1])
     return torch.lerp(values[above - 1], values[above], part)
@@ -42,10 +42,10 @@ def looked_up(at: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Warp:
-    """How the numbers of a family become grids."""
+    """Density and shifts of a family -> grids."""
 
     schedule: Schedule
-    low: int  # the steps it is learned for
+    low: int  # step counts for which it is learned
     high: int
     window: float = 0.5
 
@@ -68,17 +68,17 @@ class Warp:
         gaps = torch.cat([first[None], inner, last[None]]).diff().abs()
         width = (self.window * gaps.min()).detach()
         moved = _linear(self._at(shifts, lean), (inner - first) / (last - first))
-        told = inner + torch.clamp(moved * (last - first).abs() / steps, -width, width)
+        net = inner + torch.clamp(moved * (last - first).abs() / steps, -width, width)
         ends = torch.tensor(
             [self.schedule.t_max, self.schedule.t_min], dtype=torch.float64, device="cpu"
         )
-        times, net = (
-            torch.cat([ends[:1], self.schedule.time_at(v), ends[1:]]) for v in (inner, told)
+        times, net_times = (
+            torch.cat([ends[:1], self.schedule.time_at(v), ends[1:]]) for v in (inner, net)
         )
-        return TimeGrid(times, net)
+        return TimeGrid(times, net_times)
 
     def start(self, centre: float, width: float) -> dict[str, Tensor]:
-        """The numbers of a bump, for all steps."""
+        """The parameters of a bump, the same for all step counts."""
         first, last = self.ends()
         at = torch.linspace(float(first), float(last), DENSITY, dtype=torch.float64, device="cpu")
         a = torch.log(FLOOR + torch.exp(-((at - centre) ** 2) / (2 * width**2)))
@@ -96,8 +96,8 @@ class Warp:
         return first, last
 
     @staticmethod
-    def _at(numbers: Tensor, lean: float) -> Tensor:
-        base, slope = numbers.chunk(2)
+    def _at(values: Tensor, lean: float) -> Tensor:
+        base, slope = values.chunk(2)
         return base + lean * slope
 
 

@@ -13,7 +13,7 @@ from ld3.plan import MAX_STEPS, Member, Plan
 def guess(plan: Plan, nfe: int) -> Plan:
     """A plan for a number of evaluations that was not learned, from the times of one that was.
 
-    The plan is seen as a warp of the :mod:`bump <ld3.searches.density>` nearest to it: its
+    The plan is seen as a warp of the :mod:`bump <ld3.known_grids.bumps>` nearest to it: its
     point i of N has a share s(i/N) of that bump's steps before it. With n steps, point i has
 
         w s(i/n) + (1 - w) i/n,   w = max(0, 1 - |log2(n/N)|),   s linear in between,

@@ -426,7 +426,7 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         if named == schedule:
             return {"name": name}
     kind = type(schedule).__name__
-    if not isinstance(schedule, tuple(_KINDS.values())):
+    if type(schedule) not in _KINDS.values():
         return schedule_to_json(Tabulated.of(schedule))
     constants = {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(schedule).items()}  # type: ignore[call-overload]
     return {"kind": kind, **constants}

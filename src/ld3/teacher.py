@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ld3.errors import ModelError
 from ld3.grids import knots
+from ld3.known_grids import make_grid
 from ld3.models import Cond, Model, bind_network
 from ld3.predictions import Prediction
 from ld3.schedules import Schedule
-from ld3.searches import make_grid
 from ld3.seeds import noise
 from ld3.solvers import Solver, make_solver
 from ld3.table import Table, compile_table

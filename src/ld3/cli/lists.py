@@ -45,9 +45,9 @@ def solvers(json_: bool) -> None:
 @as_json
 def methods(json_: bool) -> None:
     """List the methods that choose the times: known grids, searches, learned."""
+    from ld3.known_grids import METHODS
     from ld3.runs.compare.methods import LEARNED
     from ld3.runs.compare.spec import kind_of
-    from ld3.searches import METHODS
     from ld3.searches.registry import SEARCHES
 
     rows: list[tuple[str, str, str | None, list[str], str]] = [

@@ -30,6 +30,7 @@ from ld3.errors import SpecError
     "--jobs", type=click.IntRange(1, 256), default=1, help="Processes that run at the same time."
 )
 @out_option("Folder of results and their cache.", "reproduce")
+@option("--docs", type=FILE, help="Copy page and images to this docs folder.", shown="none")
 def reproduce(
     name: str | None,
     list_: bool,
@@ -40,15 +41,22 @@ def reproduce(
     device: str,
     jobs: int,
     out: Path,
+    docs: Path | None,
 ) -> None:
-    """Run an experiment of the paper, on a small model or on the paper's own."""
+    """Run an experiment of the paper or of the docs, on a small model or on your own."""
     from ld3.report.bar import Bar
     from ld3.report.experiments import about_lines, list_rows, result_lines
     from ld3.report.tables import table_lines
-    from ld3.runs.experiments import load_experiment, run_reproduce, write_result
+    from ld3.runs.experiments import (
+        all_experiments,
+        load_experiment,
+        run_reproduce,
+        write_result,
+    )
 
     if list_:
-        for line in table_lines([("experiment", "in the paper", "what", "models"), *list_rows()]):
+        head = ("experiment", "in the paper", "what", "models")
+        for line in table_lines([head, *list_rows(all_experiments())]):
             click.echo(line)
         return
     if name is None:
@@ -60,19 +68,13 @@ def reproduce(
         return
     with Bar() as bar:
         result = run_reproduce(
-            experiment,
-            model,
-            quick=quick,
-            out=out,
-            jobs=jobs,
-            report=bar,
-            features=features,
+            experiment, model, quick=quick, out=out, jobs=jobs, report=bar, features=features,
             device=device,
-        )
+        )  # fmt: skip
         bar.clear()
     for line in result_lines(result):
         click.echo(line)
-    for path in write_result(result, out):
+    for path in write_result(result, out, docs):
         click.echo(f"{path.suffix[1:]:<9}{path}")
 
 

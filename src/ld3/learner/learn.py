@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
+from ld3.known_grids import make_grid
 from ld3.learner import rules
 from ld3.learner.course import Course, Task, evaluations, make_tasks
 from ld3.learner.forcing import keep_better, projected_step, radius
@@ -28,7 +29,6 @@ from ld3.learner.starts import find_starts, with_secant
 from ld3.learner.state import State
 from ld3.parameters import GridParameters, Parameters, SolverParameters, Values
 from ld3.problem import Part, Problem, chunks, raised
-from ld3.searches import make_grid
 from ld3.table import TunedSolver
 
 
@@ -144,9 +144,8 @@ def _first_state(course: Course, tasks: list[Task], recipe: Recipe) -> State:
     if not isinstance(recipe, GaussNewton):
         rates = {name: _scalar(rate) for name, (rate, _) in recipe.rates.items()}
         rate_noise = recipe.rate_noise
-    noise = first.valid.noise if soft else None
     losses = [
-        task.student.mean_loss(parameters.table(values, task.steps), noise, power=recipe.power)
+        task.student.mean_loss(parameters.table(values, task.steps), power=recipe.power)
         for task in tasks
     ]
     several = len(losses) > 1
@@ -237,7 +236,7 @@ class _Run:
             theta = self.parameters.flat(state.values) + basis @ phi
             return self.parameters.unflat(theta, state.values), memory
         slopes, values = self.parameters.unflat(slope, state.values), dict(state.values)
-        for name in recipe.moved(epoch):
+        for name in set(recipe.moved(epoch)) & set(self.parameters.learned):
             values[name], memory[name] = optimizer_step(
                 recipe.rules[name], values[name], clipped(slopes[name], recipe.clip),
                 factor * float(state.rates[name]), memory.get(name, {}),

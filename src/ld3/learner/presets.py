@@ -1,23 +1,20 @@
-"""Named ways to learn.
+"""Presets: a recipe with the number of pairs and the teacher.
 
-`standard`, `fast` and `best` are ours: times, network times and coefficients together, by Adam in
-preconditioned coordinates, hard forcing, from the best start that forward passes find. The others
-follow the appendix of the LD3 paper (arXiv 2405.15506) to the letter: RMSprop for the times, SGD
-for network times and noises, soft forcing with r = 0.001 d / NFE^2, validation every iteration.
-Where the paper's text and code differ, the text is followed:
+`standard`, `fast` and `best` are ours: times, network times and coefficients by preconditioned Adam
+with hard forcing. The others follow the appendix of the LD3 paper (arXiv 2405.15506): RMSprop for
+the times, SGD for network times and noise, soft forcing with r = 0.001 d / NFE^2, validation in
+every iteration. Where the paper's text and code differ, the text is followed:
 
-- latent models learn the times at rate 0.001 (the code: 0.005);
-- the start is the best known grid on the validation pairs (the code: even logits);
-- network times stay within half the smallest gap of what is learned. The text has no bound; the
-  code in lam takes the window from the logits, `window_from="logits"`.
+- Latent models learn the times at rate 0.001 (code: 0.005).
+- The start is the best known grid on the validation pairs (code: even logits).
+- Network times stay within half the smallest gap. The text has no bound; the code takes it from the
+  logits when it learns in lam, `window_from="logits"`.
+- Stable Diffusion has 25 + 25 pairs by iPNDM-2 on the GITS grid, with one evaluation more than the
+  student; another place says 10. Use it with `--solver ipndm:2 --guidance 7.5`.
+- ImageNet is `paper-latent` with `--guidance 2 --teacher-grid quadratic --teacher-steps 10` (code:
+  20 evaluations on its edm grid, and a guidance without effect).
 
-- Stable Diffusion has 25 + 25 pairs by a teacher of one evaluation more than the student, iPNDM-2
-  on the GITS grid; another place of the text says 10 evaluations. Give `--solver ipndm --order 2
-  --guidance 7.5` with it: what is sampled is not part of a preset;
-- ImageNet is `paper-latent` with `--guidance 2 --teacher-grid quadratic --teacher-steps 10` (the
-  code: 20 evaluations on its edm grid, and a guidance that does nothing).
-
-One thing follows the code, because the text is silent: pixel models learn gaps of lam, not of t.
+Pixel models learn gaps of lam, as in the code; the text does not name the variable.
 """
 
 import math

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ld3.known_grids import BUMPS, GRIDS, make_grid
 from ld3.problem import SECANT, Problem, Student
-from ld3.searches import BUMPS, GRIDS, make_grid
 from ld3.searches.protocol import Report, silent
 from ld3.table import TunedSolver
 

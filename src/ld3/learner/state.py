@@ -52,6 +52,8 @@ class State:
                 inside = nested
                 for part in outer:
                     inside = inside.setdefault(part, {})
+                    if not isinstance(inside, dict):
+                        raise KeyError(name)
                 inside[last] = value
             nested |= {name: kind(nested[name].item()) for name, kind in scalars.items()}
             if any(set(nested[name]) != set(GROUPS) for name in MAPPINGS[:3]):

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ld3.grids import TimeGrid
 from ld3.images import is_image, write_image
+from ld3.known_grids import GRIDS, METHODS, make_grid
 from ld3.plan import Plan
 from ld3.report.figures import draw_curves, draw_grids, draw_rows
 from ld3.report.tables import table_lines
 from ld3.scores import FamilyScores, GuidanceScores, Scores, best_of
-from ld3.searches import GRIDS, METHODS, make_grid
 from ld3.store import write_tensors
 from ld3.teacher import Teacher
 

@@ -34,6 +34,7 @@ class Descent:
     report: Report
     save_so_far: Callable[[Progress], None]  # called when a run is interrupted
     tensorboard: bool = False
+    watch: Callable[[str, Progress], None] = lambda start, progress: None  # each iteration
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
             try:
                 for last in learn_course(make(), descent.recipe, seed=descent.seed, state=state):
                     ends[name] = last
+                    descent.watch(name, last)
                     if last.loss is None and state is not None:
                         continue  # where the run was left
                     if last.loss is not None:

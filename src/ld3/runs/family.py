@@ -16,6 +16,7 @@ import torch
 
 from ld3.density import TRIED, Warp
 from ld3.errors import SpecError
+from ld3.known_grids import GRIDS
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress
 from ld3.learner.presets import for_family
@@ -33,7 +34,6 @@ from ld3.runs.run import Run
 from ld3.runs.session import mean, open_session, reference_for
 from ld3.runs.spec import RunSpec
 from ld3.scores import FamilyScores
-from ld3.searches import GRIDS
 from ld3.solvers import Solver
 from ld3.store import digest, read_proved_json, sweep, write_proved_json
 from ld3.table import Table

@@ -8,6 +8,7 @@ from typing import Any
 
 from ld3.distances import Distance
 from ld3.errors import SpecError
+from ld3.known_grids import METHODS
 from ld3.learner.recipes import Recipe
 from ld3.models import Model
 from ld3.plan import Plan
@@ -20,7 +21,6 @@ from ld3.runs.run import Learned, Run, learn_run, read_start
 from ld3.runs.session import Session, open_session, reference_for
 from ld3.runs.spec import RunSpec
 from ld3.scores import Scores, best_of
-from ld3.searches import METHODS
 from ld3.solvers import Solver
 from ld3.store import digest
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from torch import Tensor
 
 from ld3.images import is_image
+from ld3.known_grids import METHODS, make_grid
 from ld3.models import Model
 from ld3.plan import Plan
 from ld3.report.figures import draw_rows
 from ld3.report.plans import draw_plan
 from ld3.runs.sample import model_of_plan
 from ld3.scores import Scores, best_of
-from ld3.searches import METHODS, make_grid
 from ld3.seeds import seeds_for
 from ld3.table import Table, TunedSolver
 from ld3.teacher import Teacher, sample_table

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ld3 import __version__, zoo
+from ld3.known_grids import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.learner.presets import Preset
 from ld3.learner.starts import Starts
 from ld3.plan import ModelPart, Plan, Provenance, SolverPart, StartsPart, TablePart, rows_of
@@ -17,7 +18,6 @@ from ld3.runs.set_metrics import SetMetrics
 from ld3.runs.spec import Settings
 from ld3.schedules import schedule_to_json
 from ld3.scores import Scores, best_of
-from ld3.searches import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.seeds import seeds_for
 from ld3.solvers import SOLVERS, Solver
 from ld3.table import Table, TunedSolver

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ld3.grids import TimeGrid
+from ld3.known_grids import make_grid
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, solver_parameters
 from ld3.learner.presets import Preset
@@ -23,7 +24,6 @@ from ld3.problem import SECANT, Problem, Student
 from ld3.runs.descent import Descent, descend
 from ld3.runs.session import Session, table_key
 from ld3.runs.spec import steps_of
-from ld3.searches import make_grid
 from ld3.searches.registry import find
 from ld3.solvers import SOLVERS, Solver
 from ld3.store import digest, read_proved_json, sweep, write_proved_json
@@ -107,8 +107,12 @@ def learn_run(
     run: Run,
     save_so_far: Callable[[Learned], None] = lambda learned: None,
     tensorboard: bool = False,
+    watch: Callable[[str, Progress], None] = lambda start, progress: None,
 ) -> Learned:
-    """Learn, go on with what was begun, or read what was finished."""
+    """Learn, go on with what was begun, or read what was finished.
+
+    `watch` gets the name of the start and the progress of every iteration that is run.
+    """
     file = None if run.folder is None else run.folder / "result.json"
     if file is not None:
         sweep(file.parent)
@@ -138,8 +142,9 @@ def learn_run(
         save_so_far(learned(best, "", best.state.evaluations, ()))
 
     descent = Descent(
-        run.preset.recipe, run.seed, run.key, run.folder, run.session.report, so_far, tensorboard
-    )
+        run.preset.recipe, run.seed, run.key, run.folder, run.session.report, so_far, tensorboard,
+        watch,
+    )  # fmt: skip
     reached = descend(descent, {name: partial(course, name) for name in tuned})
     result = learned(reached.final, reached.start, reached.evaluations, reached.curve)
     if file is not None:

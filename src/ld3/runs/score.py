@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ld3.known_grids import GRIDS, METHODS
 from ld3.models import Model
 from ld3.plan import Plan
 from ld3.runs.cache import Cache
@@ -12,7 +13,6 @@ from ld3.runs.progress import Report, silent
 from ld3.runs.session import open_session
 from ld3.runs.spec import RunSpec
 from ld3.scores import GuidanceScores, best_of
-from ld3.searches import GRIDS, METHODS
 
 KEPT = (  # of the options that a plan was learned with
     "preset", "distance", "dtype", "gradient_free", "reference_steps",

@@ -21,10 +21,10 @@ from pydantic import (
 )
 
 from ld3.errors import SpecError, unknown
+from ld3.known_grids import METHODS, make_method
 from ld3.learner.presets import PRESETS, Preset, make_preset, without_gradients
 from ld3.learner.recipes import Learn, change_recipe
 from ld3.options import PipelineOptions
-from ld3.searches import METHODS, make_method
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS, MAX_RUN
 from ld3.solvers import Solver, make_solver

@@ -1,8 +1,8 @@
 """AYS: the grid with the lowest bound on the distance between path distributions.
 
 Sabour et al. 2024, arXiv 2404.14507. In variance exploding form, let a solver keep the denoiser's
-answer D_b = D(x_b, b) from noise level b down to a. It differs from the exact one by the sum over
-steps of
+answer D_b = D(x_b, b) from noise level b down to a. Its distance from the exact solution is bounded
+by the sum over steps of
 
     F(a, b) = integral from a to b of w(s, b) E |D(x_s, s) - D_b|^2 ds
 
@@ -10,15 +10,15 @@ steps of
     ode   w = 2 / (s + b) |x_b| / |x_s|     ours: |x_s|^2 = c^2 + s^2 with c^2 the data's variance
 
 For Gaussian data and s = c tan(angle), `ode` gives F = 2 c^2 (1 - cos(angle between a and b)), the
-error of a step of Euler: its best grid is the tangent law, for any number of steps, which the paper
-derives for the ODE. The best grid of `kl` is another one: for many steps it is even in
-log sin(angle), so that it goes on halving s down to the end. ODE solvers are poor on it.
+error of a step of Euler. Its best grid is then the tangent law, which the paper derives for the
+ODE. The best grid of `kl` differs: for many steps it is even in log sin(angle), so that it keeps
+halving s down to the end. ODE solvers are poor on it.
 
-E is over data and noise. Each sample of the teacher walks up through all levels, noise added to
-noise, and the network is asked once a level; all pairs of levels are then known, and the search
-asks no more. One time at a time is moved to the best place between its neighbours, until a round
-over all gains little (the paper stops early as well). 10 steps come first; midpoints in log s are
-put in for 20 and 40, if as many are wanted. Other numbers of steps are read off in between.
+E is over data and noise. Noise is added to samples of the teacher level by level, and the network
+is evaluated once per level; the search needs no more evaluations. It moves one time at a time to
+the best place between its neighbours, until a round over all times lowers the bound by less than
+`gain`. It starts with 10 steps and inserts midpoints in log s for 20 and 40. Other step counts are
+interpolated.
 """
 
 from dataclasses import dataclass
@@ -29,12 +29,12 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
-from ld3.models import bind
+from ld3.known_grids.handmade import HANDMADE
+from ld3.known_grids.published import between
+from ld3.models import bind, is_latent
 from ld3.problem import Problem, chunks, take
-from ld3.searches.handmade import HANDMADE
 from ld3.searches.protocol import Found, Need, Report
-from ld3.searches.published import between
-from ld3.searches.trajectories import fine_trajectory, is_latent, some
+from ld3.searches.trajectories import fine_trajectory, some
 from ld3.solvers import make_solver
 from ld3.table import TunedSolver
 
@@ -50,7 +50,7 @@ class AYS:
     needs: ClassVar[frozenset[Need]] = frozenset({"model", "pairs"})
 
     weight: Literal["ode", "kl"] = "ode"
-    levels: int = 192  # at which the network is asked
+    levels: int = 192  # at which the network is evaluated
     samples: int = 16
     start: str = "logsnr"
     rounds: int = 200  # at most, a stage
@@ -69,7 +69,7 @@ class AYS:
     def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         schedule, steps = problem.model.schedule, problem.steps
         times = HANDMADE["logsnr"](schedule, max(self.levels, 4 * steps)).times
-        moments = watch(problem, times, self.samples, seed, progress)
+        moments = measure_moments(problem, times, self.samples, seed, progress)
         bound = Bound.of(schedule.lam(times), moments, self.weight)
         lam = schedule.lam(HANDMADE[self.start](schedule, STAGES[0]).times)
         curve: list[float] = []
@@ -88,7 +88,7 @@ class AYS:
 
 @dataclass(frozen=True)
 class Moments:
-    """What the network says along paths of growing noise; levels from noise to data."""
+    """Second moments of the denoiser along paths of growing noise; levels from noise to data."""
 
     apart: Tensor  # (K, K): mean over samples and values of (D_i - D_j)^2
     variance: float  # of the data
@@ -96,8 +96,10 @@ class Moments:
 
 
 @torch.no_grad()
-def watch(problem: Problem, times: Tensor, samples: int, seed: int, progress: Report) -> Moments:
-    """Ask the network at all times, of data that is noised step by step."""
+def measure_moments(
+    problem: Problem, times: Tensor, samples: int, seed: int, progress: Report
+) -> Moments:
+    """Evaluate the network at all times, on data whose noise grows level by level."""
     model, index = problem.model, some(problem, samples)
     data, spent = _data(problem, index)
     s = torch.exp(-model.schedule.lam(times)).tolist()
@@ -114,8 +116,8 @@ def watch(problem: Problem, times: Tensor, samples: int, seed: int, progress: Re
             below = s[k]
             answers.insert(0, denoise(alpha[k] * xbar, times[k]).double().flatten())
             progress(int(part[0]) * len(s) + (len(s) - k) * len(part), len(index) * len(s))
-        said = torch.stack(answers)  # (K, B d)
-        products += (said @ said.T).cpu()
+        rows = torch.stack(answers)  # (K, B d)
+        products += (rows @ rows.T).cpu()
     own = products.diagonal()
     apart = (own[:, None] + own - 2 * products).clamp_min(0) / data.numel()
     variance = data.double().var(0).mean() if len(data) > 1 else data.double().var()
@@ -123,8 +125,8 @@ def watch(problem: Problem, times: Tensor, samples: int, seed: int, progress: Re
 
 
 def _data(problem: Problem, index: Tensor) -> tuple[Tensor, int]:
-    """Samples xbar of the teacher, and what they cost: of a latent model, they are solved anew."""
-    if is_latent(problem):
+    """Samples xbar of the teacher and their cost; for a latent model they are solved again."""
+    if is_latent(problem.model, problem.train.noise.device):
         walk = fine_trajectory(problem, index, make_solver("unipc", 3), "logsnr", TEACHER)
         return walk.states[-1], walk.evaluations
     schedule = problem.model.schedule

@@ -1,17 +1,17 @@
-"""DDSS: times learned through the solver so that its samples, as a set, look like others.
+"""DDSS: times learned through the solver from the kernel distance between two sets of samples.
 
-After Watson et al. 2022, arXiv 2202.05830. No sample is compared with the one from the same noise;
-the loss is the kernel distance (KID) between features f of generated and g of given samples,
+After Watson et al. 2022, arXiv 2202.05830. Samples are not paired by noise. The loss is the kernel
+distance (KID) between features f of generated and g of given samples,
 
     mean k(f, f') + mean k(g, g') - 2 mean k(f, g)        k(f, g) = (f.g / d + 1)^3
 
-over pairs of different samples, without bias. The features are those of the problem's distance,
-averaged over space, if it has any; else the samples themselves; both in units of their root mean
-square. The given samples are the teacher's.
+over pairs of different samples. The features are those of the problem's distance, averaged over
+space, or the samples themselves if it has none; both in units of their root mean square. The given
+samples are the teacher's.
 
-With `coefficients` the weights of the solver are learned as well: any correction of its table, as
-the paper's family of samplers (GGDM) has a free weight for every earlier answer. Its noise between
-steps is left out; samples are those of an ODE solver.
+With `coefficients` all corrections of the solver's table are learned too, as in the paper's family
+of samplers (GGDM), which has a free weight for every earlier answer. GGDM's noise between steps is
+not used: samples are those of an ODE solver.
 """
 
 import math
@@ -23,9 +23,9 @@ from torch import Tensor
 
 from ld3.distances import Distance, FeatureDistance
 from ld3.errors import ModelError
+from ld3.known_grids.handmade import HANDMADE
 from ld3.parameters import GridParameters, SolverParameters
 from ld3.problem import Problem, Student
-from ld3.searches.handmade import HANDMADE
 from ld3.searches.protocol import Found, Need, Report
 
 
@@ -44,8 +44,8 @@ class DDSS:
 
     @property
     def source(self) -> str:
-        said = "DDSS (Watson et al. 2022): kernel distance of unpaired samples"
-        return f"{said}, with coefficients" if self.coefficients else said
+        name = "DDSS (Watson et al. 2022): kernel distance of unpaired samples"
+        return f"{name}, with coefficients" if self.coefficients else name
 
     def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         schedule, steps = problem.model.schedule, problem.steps

@@ -27,12 +27,12 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, phi_functions
+from ld3.known_grids.handmade import HANDMADE
+from ld3.models import is_latent
 from ld3.parameters import GridParameters
 from ld3.problem import Problem
 from ld3.schedules import Schedule
-from ld3.searches.handmade import HANDMADE
 from ld3.searches.protocol import Found, Need, Report
-from ld3.searches.trajectories import is_latent
 from ld3.solvers.base import moment_weights
 from ld3.table import TunedSolver
 
@@ -119,7 +119,8 @@ class DMN:
 
     def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         schedule, steps = problem.model.schedule, problem.steps
-        p = (2.0 if is_latent(problem) else 1.0) if self.p is None else self.p
+        latent = is_latent(problem.model, problem.train.noise.device)
+        p = (2.0 if latent else 1.0) if self.p is None else self.p
         tried = []
         for name in STARTS[self.start]:
             start = HANDMADE[name](schedule, steps)

@@ -1,18 +1,17 @@
-"""GITS: the cheapest way through a fine grid, by dynamic programming.
+"""GITS: the cheapest path through a fine grid, by dynamic programming.
 
-Chen et al. 2024, arXiv 2405.11326. A teacher walks through M fine points. A jump from its state i
-straight to j, one step of Euler, costs what it misses state j by, on average over samples:
+Chen et al. 2024, arXiv 2405.11326. A teacher solves on M fine points. The cost of a jump from its
+state i to point j, one step of Euler, is the mean over samples of
 
-    l2, l1   the distance from state j
-    dev      how much further from the chord between first and last state it is than state j
+    l2, l1   the distance from the teacher's state j
+    dev      the distance from the chord between first and last state, minus that of state j
 
-With g the coefficient, V_k(j) the least cost from point j to the last in k jumps is
+With g the coefficient, the least cost V_k(j) from point j to the last in k jumps is
 
     V_1(j) = cost(j, last)        V_k(j) = min over i > j of cost(j, i) + g V_{k-1}(i)
 
-so that g > 1 counts jumps near the data more. A table of where each minimum was gives the path.
-The analytical first step of the paper's code (AFS) is left out: it is another solver, with one
-evaluation fewer, not another grid.
+so that g > 1 weighs jumps near the data more. The minimisers give the path. The analytical first
+step of the paper's code (AFS) is not used: it changes the solver, not the grid.
 """
 
 import math

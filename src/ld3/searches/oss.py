@@ -1,14 +1,13 @@
 """OSS: dynamic programming over the student's own states.
 
-Pei et al. 2025, arXiv 2503.21774. A teacher walks through fine points. For each point j and each
-number of steps k the best state a student can be in is kept, sample by sample:
+Pei et al. 2025, arXiv 2503.21774. A teacher solves on M fine points. For each sample, point j and
+step count k the best reachable state is
 
     X_k(j) = the Euler step from some X_{k-1}(i), i < j, that is nearest to the teacher's state j
 
-so the network is asked at the student's states, not at the teacher's, about (N - 1) M times a
-sample. The path that led to X_N at the end is the sample's own grid; the median over samples of
-the k-th point is the grid. (The best X_k need not come from the best X_{k-1}: the optimum is
-greedy. Medians of rising whole numbers rise, too.)
+The network is evaluated at the student's states, about (N - 1) M times per sample. The path to X_N
+at the last point is the sample's grid; the result takes the median over samples of its k-th point.
+The optimum is greedy: the best X_k need not come from the best X_{k-1}.
 """
 
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ def best_paths(
         nearest = torch.zeros_like(walk.states)
         for i in froms:
             if k == 0:
-                eps = walk.eps[0]  # the teacher has asked there already
+                eps = walk.eps[0]  # known from the teacher
             else:
                 x0 = denoise(alpha[i] * states[i], walk.grid.times[i])
                 eps, calls = (states[i] - x0) / walk.s[i], calls + 1

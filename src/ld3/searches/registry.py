@@ -1,8 +1,8 @@
 """All methods by name: known grids and searches, called with the same problem."""
 
 from ld3.errors import unknown
+from ld3.known_grids import METHODS, make_method
 from ld3.problem import Problem
-from ld3.searches import METHODS, make_method
 from ld3.searches.ays import AYS
 from ld3.searches.ddss import DDSS
 from ld3.searches.dmn import DMN

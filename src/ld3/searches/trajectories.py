@@ -1,4 +1,4 @@
-"""Fine trajectories of the teacher, for methods that look at more than its samples.
+"""Fine trajectories of a teacher, for searches that use more than its samples.
 
 In variance exploding coordinates xbar = x / alpha, s = sigma / alpha, where a step of Euler (DDIM)
 from i to j is xbar_i + (s_j - s_i) eps_i, whatever the schedule and the prediction.
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from ld3.grids import TimeGrid, knots
+from ld3.known_grids.handmade import HANDMADE
 from ld3.models import bind
 from ld3.problem import Problem, take
 from ld3.sampling import trajectory
-from ld3.searches.handmade import HANDMADE
 from ld3.solvers import Solver
 
 
 @dataclass(frozen=True)
 class Fine:
-    """What a fine solver does with the noise of some learning pairs, in K steps."""
+    """Trajectories of a fine solver with K steps from the noise of training pairs."""
 
     grid: TimeGrid
     s: Tensor  # (K+1,) falling, on the device of the states
@@ -33,19 +33,19 @@ class Fine:
 
 @torch.no_grad()
 def fine_trajectory(problem: Problem, index: Tensor, solver: Solver, grid: str, steps: int) -> Fine:
-    """Of learning pairs `index`; the solver asks the network once a step."""
+    """From the training pairs at `index`; the solver evaluates the network once per step."""
     model, pairs = problem.model, problem.train
     times = HANDMADE[grid](model.schedule, steps)
     k = knots(model.schedule, times)
     denoise = bind(model, take(pairs.cond, index), guidance=problem.guidance)
     answers: list[Tensor] = []
 
-    def heard(x: Tensor, t: Tensor) -> Tensor:
+    def recorded(x: Tensor, t: Tensor) -> Tensor:
         answers.append(denoise(x, t))
         return answers[-1]
 
     x = model.schedule.prior_std * pairs.noise[index]
-    passed = [x / a for x, a in zip(trajectory(heard, solver, k, x), k.alpha, strict=True)]
+    passed = [x / a for x, a in zip(trajectory(recorded, solver, k, x), k.alpha, strict=True)]
     states = torch.stack(passed)
     s = torch.stack(k.ratio).to(states.device, states.dtype)
     eps = (states[:-1] - torch.stack(answers)) / _beside(s[:-1], states)
@@ -62,16 +62,6 @@ def _beside(values: Tensor, tensor: Tensor) -> Tensor:
     return values.view(-1, *[1] * (tensor.ndim - 1))
 
 
-@torch.no_grad()
-def is_latent(problem: Problem) -> bool:
-    """Whether samples are not x itself but decoded from it."""
-    like = problem.train.noise[:1]
-    if problem.train.target.shape[1:] != like.shape[1:]:
-        return True
-    probe = torch.linspace(-1, 1, like.numel(), dtype=like.dtype, device=like.device).view_as(like)
-    return not torch.equal(problem.model.decode(probe), probe)
-
-
 def some(problem: Problem, limit: int) -> Tensor:
-    """The numbers of the first learning pairs, at most `limit` of them."""
+    """Indices of the first training pairs, at most `limit`."""
     return torch.arange(min(limit, len(problem.train)), device="cpu")

@@ -7,9 +7,9 @@ from pydantic import Field, field_validator, model_validator
 
 from ld3.comparison import Kind
 from ld3.errors import SpecError, unknown
+from ld3.known_grids import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.spec import Count, Settings, check_start, counted, listed, read_solver, steps_of
-from ld3.searches import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS
 from ld3.solvers import Solver

@@ -11,6 +11,7 @@ from ld3.metrics.bootstrap import Interval, Weights, jackknife, mean, ratio, win
 from ld3.runs.compare.cells import Scored
 from ld3.runs.compare.spec import CompareSpec, kind_of, needs_of
 from ld3.runs.session import KEYS, Session
+from ld3.runs.set_metrics import Values
 from ld3.runs.spec import solver_title
 from ld3.solvers import Solver
 
@@ -117,14 +118,9 @@ def _row(
     )
     if failed or first.tuned is None:
         return row
-    held = {key: np.array([r.held[key] for r in several], dtype=np.float64) for key in KEYS}
-    scores = {key: _range(mean(values, weights)) for key, values in held.items()}
-    for key in several[0].sets:
-        if all(key in r.sets for r in several):
-            left_out = [r.sets[key][1] for r in several]
-            found = jackknife([r.sets[key][0] for r in several], left_out)
-            scores[key] = _range(_within(found, *LIMITS.get(key, NONE)))
-    own = held["distance"]
+    found = intervals([r.held for r in several], [r.sets for r in several], weights)
+    scores = {key: _range(interval) for key, interval in found.items()}
+    own = np.array([r.held["distance"] for r in several], dtype=np.float64)
     schedule, grid = session.model.schedule, first.tuned.grid
     against = {}
     if baseline is not None:
@@ -144,6 +140,20 @@ def _row(
             "distances": [float(f"{value:.5g}") for value in own.mean(0)],
         }
     )
+
+
+def intervals(
+    held: Sequence[Mapping[str, Sequence[float]]], sets: Sequence[Values], weights: Weights
+) -> dict[str, Interval]:
+    """Every metric with its 95 % interval: `held` errors and `sets` metrics, one per seed."""
+    found = {
+        key: mean(np.array([own[key] for own in held], dtype=np.float64), weights) for key in KEYS
+    }
+    for key in sets[0]:
+        if all(key in own for own in sets):
+            interval = jackknife([own[key][0] for own in sets], [own[key][1] for own in sets])
+            found[key] = _within(interval, *LIMITS.get(key, NONE))
+    return found
 
 
 def _verdict(rows: Mapping[str, Row], shown: str | None, best: str | None) -> tuple[str, Gain]:

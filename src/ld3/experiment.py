@@ -1,0 +1,204 @@
+"""An experiment as data: what its spec file says, and what it came to.
+
+An experiment is run by :mod:`ld3.runs.experiments`; :mod:`ld3.report` prints and draws it. The
+result is the content of `result.json` and holds everything a page shows.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ld3.errors import StoreError, unknown
+from ld3.metrics.bootstrap import Interval
+from ld3.store import read_json
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Text = Annotated[str, Field(max_length=4000)]
+Options = dict[str, Any]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Paper(_Part):
+    """The paper's own setting."""
+
+    models: Annotated[tuple[str, ...], Field(min_length=1)]  # examples of names for --model
+    about: str  # what they are
+    options: Options
+
+
+class Experiment(_Part):
+    """A spec file: one table or figure of the paper, or of these docs."""
+
+    name: str
+    kind: str  # of :data:`ld3.runs.experiments.run.KINDS`
+    title: str
+    place: str = ""  # tables and figures of the paper; none: an experiment of our own
+    claim: str = ""  # of the paper, in our words
+    reported: tuple[str, ...] = ()  # numbers in the paper
+    here: str  # what is measured here
+    paper: Paper | None = None
+    paper_text: str = ""  # that section of the file
+    models: Annotated[dict[str, Options], Field(min_length=1)]  # the first is the default
+    quick: Options  # changes for the smallest sizes
+
+    @property
+    def default(self) -> str:
+        return next(iter(self.models))
+
+    def options(self, model: str, quick: bool = False) -> Options:
+        """Those of a model of the file; for a model of one's own the paper's, if there are any."""
+        if model in self.models:
+            options = self.models[model]
+        elif ":" in model:
+            options = self.models[self.default] if self.paper is None else self.paper.options
+        else:
+            raise unknown(
+                f"model for {self.name}", model, [*self.models, "package.module:function"]
+            )
+        options = merged(options, self.quick) if quick else options
+        return {name: value for name, value in options.items() if name != "model"}
+
+    def model_of(self, model: str) -> str:
+        """The model behind the name of a section."""
+        return str(self.models.get(model, {}).get("model", model))
+
+
+def merged(options: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
+    """Options of `over` win, table by table."""
+    both = dict(options)
+    for name, value in over.items():
+        own = both.get(name)
+        if isinstance(own, Mapping) and isinstance(value, Mapping):
+            value = merged(own, value)
+        both[name] = value
+    return both
+
+
+class Value(_Part):
+    """A number, its standard deviation over seeds, and its 95 % interval over noise and seeds."""
+
+    value: Number
+    spread: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+    seeds: Annotated[int, Field(ge=1)] = 1
+    name: Text = ""  # of what has this value, where it was picked among several
+
+    @classmethod
+    def over(cls, values: Sequence[float], interval: Interval | None = None) -> "Value":
+        """The mean of one number per seed."""
+        spread = statistics.stdev(values) if len(values) > 1 else None
+        low, high = (None, None) if interval is None else (interval.low, interval.high)
+        middle = statistics.fmean(values)
+        return cls(value=middle, spread=spread, low=low, high=high, seeds=len(values))
+
+    @property
+    def text(self) -> str:
+        """Three significant digits; the spread to as many decimals."""
+        places = 0
+        if self.value != 0:
+            places = int(np.clip(2 - np.floor(np.log10(abs(self.value))), 0, 6))
+        shown = f"{self.value:,.{places}f}"
+        if self.spread is not None:
+            shown += f" ± {self.spread:,.{places}f}"
+        return f"{shown} ({self.name})" if self.name else shown
+
+
+Values = dict[str, Value]
+"""By metric, see :data:`ld3.runs.experiments.scoring.LABELS`."""
+
+
+class ResultRow(_Part):
+    label: tuple[Text, ...]
+    cells: tuple[Value | None, ...]  # None: not measured
+    note: Text = ""  # why not
+
+
+class ResultTable(_Part):
+    """Columns of values, after as many columns of labels as the rows have."""
+
+    title: Text
+    head: tuple[Text, ...]
+    rows: tuple[ResultRow, ...]
+    best: Literal["lower", "higher", ""] = ""  # which value of a column is set in bold
+    groups: bool = False  # within rows of the same first label
+
+
+class Curve(_Part):
+    """Curves of one name share a colour and their place in the legend."""
+
+    name: Text
+    x: tuple[Number, ...]
+    y: tuple[Number, ...]
+    low: tuple[Number, ...] = ()
+    high: tuple[Number, ...] = ()
+    style: Literal["line", "thin", "dashed", "points"] = "line"
+
+    @classmethod
+    def of(cls, name: str, points: Mapping[float, Value | None]) -> "Curve":
+        """Through values, with their intervals if all have one above 0."""
+        there = {x: value for x, value in points.items() if value is not None}
+        ends = [v for v in there.values() if v.low is not None and v.high is not None]
+        band = len(ends) == len(there) and all((v.low or 0) > 0 for v in ends)
+        return cls(
+            name=name,
+            x=tuple(float(x) for x in there),
+            y=tuple(v.value for v in there.values()),
+            low=tuple(v.low or 0.0 for v in ends) if band else (),
+            high=tuple(v.high or 0.0 for v in ends) if band else (),
+        )
+
+
+class Panel(_Part):
+    """Curves in one pair of axes."""
+
+    title: Text
+    x: Text
+    y: Text
+    curves: tuple[Curve, ...]
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Findings(_Part):
+    """What a kind of experiment gives."""
+
+    tables: tuple[ResultTable, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    images: tuple[Text, ...] = ()  # files beside the result
+    notes: tuple[Text, ...] = ()  # sentences that the numbers give
+    reference: Text = ""  # the reference solution that errors are taken to
+
+
+class ExperimentResult(Findings):
+    """Findings with what was asked for, so that they can be made again."""
+
+    format: Literal["ld3-reproduce-2"] = "ld3-reproduce-2"
+    name: Text
+    folder: Text  # below that of all results
+    title: Text
+    place: Text
+    model: Text
+    quick: bool
+    command: Text
+    options: Options
+    versions: dict[str, Text]
+
+    @classmethod
+    def load(cls, path: Path) -> "ExperimentResult":
+        """Read and check a file."""
+        try:
+            return cls.model_validate(read_json(path))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
+            raise StoreError(
+                f"{path}: {where}: {first['msg']}; make it anew with `ld3 reproduce`"
+            ) from None

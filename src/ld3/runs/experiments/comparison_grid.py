@@ -1,0 +1,183 @@
+"""Methods x solvers x numbers of evaluations: `ld3 compare` as tables and curves."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from ld3.comparison import Comparison, Row
+from ld3.errors import SpecError
+from ld3.experiment import (
+    Curve,
+    Findings,
+    Panel,
+    ResultRow,
+    ResultTable,
+    Value,
+    Values,
+    merged,
+)
+from ld3.runs.compare.cells import CellResult, cells_of, find_cell
+from ld3.runs.compare.run import run_compare, write_files
+from ld3.runs.compare.spec import CompareSpec, kind_of
+from ld3.runs.experiments.context import Context
+from ld3.runs.experiments.scoring import LABELS, Scoring, better, capital, check_metrics, named
+from ld3.runs.spec import solver_title
+
+Key = tuple[str, str, int]  # solver, method, evaluations
+NOT_RANKED = ("evaluations", "seconds", "ratio")
+
+
+class GridOptions(BaseModel):
+    """`compare` are options of `ld3 compare`; `show` names metrics, one table each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    compare: dict[str, Any]
+    show: tuple[str, ...]
+    goal: dict[str, Any] = {}  # teacher options of what errors are taken to, if not the teacher
+    best_baselines: bool = False  # show the best hand-made grid and the best baseline only
+
+    def checked(self, context: Context) -> None:
+        context.compare_spec(merged(self.compare, self.goal))
+        check_metrics(self.show)
+        if self.goal and not {"teacher_solver", "teacher_steps"} <= set(self.goal):
+            got = ", ".join(self.goal)
+            raise SpecError(f"goal: got {got}, expected at least teacher_solver and teacher_steps")
+
+    def label(self, key: str) -> str:
+        """Of a metric; errors are to the goal, if there is one."""
+        if not self.goal:
+            return LABELS[key]
+        goal = f"{self.goal['teacher_steps']} steps of {self.goal['teacher_solver']}"
+        return LABELS[key].replace("the teacher", goal)
+
+
+def run_grid(options: GridOptions, context: Context) -> Findings:
+    """One table per metric, one row per solver and method."""
+    spec = context.compare_spec(options.compare)
+    comparison = run_compare(spec, context.report)
+    write_files(comparison, context.folder)
+    scoring = Scoring.of(spec, context.report)
+    aimed = scoring
+    if options.goal:
+        aimed = scoring.to_teacher(
+            context.compare_spec(merged(options.compare, options.goal)).teacher
+        )
+    values = grid_values(spec, comparison, scoring, aimed)
+    methods: Sequence[str] = spec.names
+    if options.best_baselines:
+        methods, values = _with_best(spec, values)
+    shown = [key for key in options.show if any(key in found for found in values.values())]
+    rows = _rows(comparison)
+    failed = {key for key, row in rows.items() if row.failed}
+    tables = [grid_table(spec, methods, values, key, options.label(key), failed) for key in shown]
+    panels = [p for key in shown for p in _panels(spec, methods, values, key, options.label(key))]
+    notes = [
+        first_places(spec, methods, values, key, options.label(key))
+        for key in shown
+        if key not in NOT_RANKED
+    ]
+    return Findings(
+        tables=tuple(tables), panels=tuple(panels), notes=tuple(notes),
+        reference=scoring.session.reference.title,
+    )  # fmt: skip
+
+
+def grid_values(
+    spec: CompareSpec, comparison: Comparison, scoring: Scoring, aimed: Scoring
+) -> dict[Key, Values]:
+    """Of every method over its seeds: found in one session, scored by `aimed`; read from the
+    cache, where the comparison left them."""
+    found: dict[Key, list[CellResult]] = {}
+    for cell in cells_of(spec):
+        key = (solver_title(cell.solver), cell.method, cell.nfe)
+        found.setdefault(key, []).append(find_cell(scoring.session, spec, cell))
+    rows, values = _rows(comparison), {}
+    for key, several in found.items():
+        spent = [float(one.evaluations + rows[key].teacher_evaluations) for one in several]
+        values[key] = aimed.values([one.tuned for one in several])
+        values[key]["evaluations"] = Value.over(spent)
+        values[key]["seconds"] = Value.over([one.seconds for one in several])
+        ratio = rows[key].ratio
+        if ratio is not None:
+            values[key]["ratio"] = Value(**dict(ratio), seeds=len(several))
+    return values
+
+
+def _rows(comparison: Comparison) -> dict[Key, Row]:
+    return {(b.solver, row.method, b.nfe): row for b in comparison.blocks for row in b.rows}
+
+
+def _with_best(
+    spec: CompareSpec, values: Mapping[Key, Values]
+) -> tuple[list[str], dict[Key, Values]]:
+    """Baselines replaced by the best of each group, picked on the noise that is scored."""
+    baselines = [name for name in spec.names if kind_of(name) != "learned"]
+    hand = [name for name in baselines if kind_of(name) == "handmade"]
+    groups = {"best hand-made": hand, "best baseline": baselines}
+    found = {key: value for key, value in values.items() if key[1] not in baselines}
+    for solver in map(solver_title, spec.made_solvers):
+        for nfe in spec.nfe:
+            for group, names in groups.items():
+                finite = [n for n in names if "distance" in values[solver, n, nfe]]
+                if finite:
+                    best = min(finite, key=lambda n: values[solver, n, nfe]["distance"].value)
+                    found[solver, group, nfe] = named(values[solver, best, nfe], best)
+                else:
+                    found[solver, group, nfe] = {}
+    return [*groups, *(n for n in spec.names if n not in baselines)], found
+
+
+def grid_table(
+    spec: CompareSpec,
+    methods: Sequence[str],
+    values: Mapping[Key, Values],
+    key: str,
+    label: str,
+    failed: set[Key],
+) -> ResultTable:
+    """Rows are solvers and methods, columns numbers of evaluations."""
+    rows = []
+    for solver in map(solver_title, spec.made_solvers):
+        for method in methods:
+            cells = tuple(values[solver, method, nfe].get(key) for nfe in spec.nfe)
+            lost = any((solver, method, nfe) in failed for nfe in spec.nfe)
+            note = "failed" if lost else ""
+            rows.append(ResultRow(label=(solver, method), cells=cells, note=note))
+    return ResultTable(
+        title=capital(label), head=("solver", "method", *(f"NFE {nfe}" for nfe in spec.nfe)),
+        rows=tuple(rows), best=better(key), groups=True,
+    )  # fmt: skip
+
+
+def _panels(
+    spec: CompareSpec, methods: Sequence[str], values: Mapping[Key, Values], key: str, label: str
+) -> Iterator[Panel]:
+    for solver in map(solver_title, spec.made_solvers):
+        curves = [
+            Curve.of(method, {n: values[solver, method, n].get(key) for n in spec.nfe})
+            for method in methods
+        ]
+        yield Panel(
+            title=solver, x="evaluations", y=label, log_y=better(key) == "lower",
+            curves=tuple(curve for curve in curves if any(curve.y)),
+        )  # fmt: skip
+
+
+def first_places(
+    spec: CompareSpec, methods: Sequence[str], values: Mapping[Key, Values], key: str, label: str
+) -> str:
+    """Which method is best how often."""
+    sign = -1 if better(key) == "higher" else 1
+    first: Counter[str] = Counter()
+    for solver in map(solver_title, spec.made_solvers):
+        for nfe in spec.nfe:
+            there = {m: values[solver, m, nfe] for m in methods}
+            known = {m: sign * v[key].value for m, v in there.items() if key in v}
+            if known:
+                first[min(known, key=lambda m: known[m])] += 1
+    counts = ", ".join(f"`{method}` in {count}" for method, count in first.most_common())
+    total = len(spec.made_solvers) * len(spec.nfe)
+    return f"Best by {label}, of {total} pairs of solver and evaluations: {counts}."

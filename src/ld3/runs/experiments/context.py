@@ -1,0 +1,40 @@
+"""Where an experiment takes place: its model, folders, device and number of processes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ld3 import zoo
+from ld3.runs.compare.spec import CompareSpec
+from ld3.runs.progress import Report
+from ld3.runs.spec import RunSpec
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything is stored in the cache of `out`, so that experiments share pairs and plans."""
+
+    model: str
+    folder: Path  # of the result
+    out: Path
+    report: Report
+    jobs: int = 1
+    features: Path | None = None  # feature network for models that are not shipped
+    device: str = "cpu"
+
+    def compare_spec(self, options: Mapping[str, Any]) -> CompareSpec:
+        """Options of `ld3 compare` on this model."""
+        fixed: dict[str, Any] = {
+            "model": self.model, "out": self.out, "jobs": self.jobs, "device": self.device,
+        }  # fmt: skip
+        if self.model not in zoo.SHIPPED:
+            full = bool(options.get("full")) and self.features is not None
+            fixed |= {"features": self.features, "full": full}
+        return CompareSpec.read({**options, **fixed})
+
+    def run_spec(self, options: Mapping[str, Any]) -> RunSpec:
+        """Options of `ld3 learn` on this model, or on the one they name."""
+        return RunSpec.read(
+            {"model": self.model, **options, "out": self.out, "device": self.device}
+        )

@@ -1,0 +1,67 @@
+"""Spec files `specs/NAME.toml`: each table and figure of the paper, or of these docs.
+
+A file says what the paper shows and claims, the kind of experiment, the options for the paper's own
+models (`[paper.options]`), and those for each model that runs here (`[models.fashion]`, ..).
+`[quick]` holds what is changed for the smallest sizes.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ld3.errors import SpecError, unknown
+from ld3.experiment import Experiment, Options
+from ld3.runs.spec import spec_error
+from ld3.store import read_bytes
+
+Kind = TypeVar("Kind", bound=BaseModel)
+SPECS = Path(__file__).parent / "specs"
+ORDER = (
+    "illustration", "radius", "pictures", "fid-grid", "discretization", "latent", "text-to-image",
+    "flow", "ablation", "cross-solver", "cost", "training-size", "rmsd", "bound", "ays",
+    "ddim-imagenet", "ddim-bedroom", "training", "conditions",
+    "known-grids", "every-method", "shared-errors", "parameter-groups", "overfitting",
+    "step-counts", "interpolation", "guidance", "recipe", "recipe-fast",
+)  # fmt: skip
+"""All names: the paper's in its order, then our own."""
+
+
+def experiment_names() -> list[str]:
+    order = {name: number for number, name in enumerate(ORDER)}
+    names = [file.stem for file in SPECS.glob("*.toml")]
+    return sorted(names, key=lambda name: (order.get(name, len(order)), name))
+
+
+def all_experiments() -> list[Experiment]:
+    return [load_experiment(name) for name in experiment_names()]
+
+
+def load_experiment(name: str) -> Experiment:
+    """By name; an unknown one is a :class:`SpecError` with the nearest."""
+    if name not in experiment_names():
+        raise unknown("experiment", name, experiment_names())
+    return read_experiment(SPECS / f"{name}.toml")
+
+
+def read_experiment(file: Path) -> Experiment:
+    """A spec file."""
+    try:
+        text = read_bytes(file).decode()
+        options = tomllib.loads(text)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SpecError(f"{file}: got something that is not TOML ({error})") from None
+    experiment = checked(Experiment, {"name": file.stem} | options)
+    if experiment.paper is None:
+        return experiment
+    section = text[text.index("[paper]") : text.index("\n[models.")].rstrip()
+    return experiment.model_copy(update={"paper_text": section})
+
+
+def checked(kind: type[Kind], options: Options) -> Kind:
+    """Options as an object; wrong ones are a :class:`SpecError` in one line."""
+    try:
+        return kind(**options)
+    except ValidationError as error:
+        raise spec_error(kind, error) from None

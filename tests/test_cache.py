@@ -1,0 +1,151 @@
+"""What is stored proves itself: damaged files, files of others and numbers that are not finite."""
+
+import json
+import math
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from ld3.runs.cache import CHUNK, Cache
+from ld3.store import (
+    read_proved_json,
+    read_proved_tensors,
+    write_proved_json,
+    write_proved_tensors,
+)
+
+KEY = {"model": "a", "steps": 5}
+
+
+def flip(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_is_noticed_wherever_it_is(tmp_path: Path) -> None:
+    """Every byte of both kinds of file: read as it was written, or not at all."""
+    numbers, tensors = {"x": [0.1, 2.0]}, {"x": torch.tensor([0.1, 2.0])}
+    write_proved_json(tmp_path / "a.json", KEY, numbers)
+    write_proved_tensors(tmp_path / "a.safetensors", KEY, tensors)
+    for file in (tmp_path / "a.json", tmp_path / "a.safetensors"):
+        noticed = 0
+        size = file.stat().st_size
+        for place in range(size):
+            flip(file, place)
+            if file.suffix == ".json":
+                found = read_proved_json(file, KEY)
+                assert found is None or found == numbers
+            else:
+                read = read_proved_tensors(file, KEY)
+                assert read is None or torch.equal(read["x"], tensors["x"])
+                found = read
+            noticed += found is None
+            flip(file, place)
+        assert noticed > 0.6 * size  # the others are white space, or names that do not matter
+    assert read_proved_json(tmp_path / "a.json", KEY) == numbers
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff\xfe", b'{"sha256": 1}', b"null"])
+def test_what_is_no_proved_file_is_none(tmp_path: Path, content: bytes) -> None:
+    for name, read in (("a.json", read_proved_json), ("a.safetensors", read_proved_tensors)):
+        (tmp_path / name).write_bytes(content)
+        assert read(tmp_path / name, KEY) is None
+        assert read(tmp_path / "none", KEY) is None
+
+
+def test_a_file_of_another_key_does_not_count(tmp_path: Path) -> None:
+    write_proved_json(tmp_path / "a.json", KEY, 1)
+    write_proved_tensors(tmp_path / "a.safetensors", KEY, {"x": torch.ones(2)})
+    assert read_proved_json(tmp_path / "a.json", KEY | {"steps": 6}) is None
+    assert read_proved_tensors(tmp_path / "a.safetensors", KEY | {"steps": 6}) is None
+    save_file({"x": torch.ones(2)}, tmp_path / "b.safetensors")  # without a proof
+    assert read_proved_tensors(tmp_path / "b.safetensors", KEY) is None
+
+
+def test_made_once_and_again_when_damaged(tmp_path: Path) -> None:
+    cache, made = Cache(tmp_path), []
+
+    def make() -> dict[str, float]:
+        made.append(1)
+        return {"x": 0.5}
+
+    for _ in range(3):
+        assert cache.json("scores", KEY, make) == {"x": 0.5}
+    assert len(made) == 1
+    (file,) = tmp_path.glob("scores/*.json")
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"content": {"x": 0.25}}))  # a value, but not its proof
+    assert cache.json("scores", KEY, make) == {"x": 0.5}
+    assert len(made) == 2
+    cache.json("scores", KEY | {"steps": 6}, make)
+    assert len(made) == 3
+
+
+def test_old_files_do_not_count_when_everything_is_made_again(tmp_path: Path) -> None:
+    assert Cache(tmp_path).json("scores", KEY, lambda: 1) == 1
+    time.sleep(0.02)
+    fresh = Cache(tmp_path, since=time.time())
+    time.sleep(0.02)
+    assert fresh.json("scores", KEY, lambda: 2) == 2
+    assert fresh.json("scores", KEY, lambda: 3) == 2  # what it made itself counts
+    assert Cache(tmp_path).json("scores", KEY, lambda: 4) == 2
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_nothing_that_is_not_finite_is_stored(tmp_path: Path, bad: float) -> None:
+    cache = Cache(tmp_path)
+    cache.json("scores", KEY, lambda: {"a": [1.0, {"b": bad}]})
+    cache.tensors("features", KEY, lambda: {"x": torch.tensor([1.0, bad])})
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert cache.json("scores", KEY, lambda: 1.0) == 1.0
+
+
+def test_rows_are_made_for_missing_seeds_only(tmp_path: Path) -> None:
+    cache, asked = Cache(tmp_path), []
+
+    def make(seeds: list[int]) -> torch.Tensor:
+        asked.append(list(seeds))
+        return torch.tensor([[float(seed)] for seed in seeds])
+
+    first = cache.rows("pairs", KEY, range(8), make)
+    assert first.flatten().tolist() == list(range(8))
+    assert asked == [list(range(8))]  # eight were asked for, not a chunk
+    cache.rows("pairs", KEY, [3, 40, 7], make)
+    assert asked[1:] == [[40]]
+    more = cache.rows("pairs", KEY, range(CHUNK + 2), make)
+    assert more.flatten().tolist() == list(range(CHUNK + 2))
+    assert asked[2:] == [list(range(8, CHUNK)), [CHUNK, CHUNK + 1]]
+    for file in tmp_path.rglob("*.safetensors"):
+        flip(file, file.stat().st_size - 3)
+    again = cache.rows("pairs", KEY, range(4), make)
+    assert torch.equal(again, first[:4]) and asked[4:] == [[0, 1, 2, 3]]
+
+
+def _fill(folder: Path, number: int) -> None:
+    cache = Cache(folder)
+    for n in range(20):
+        cache.rows("pairs", KEY, range(n + 1), lambda seeds: torch.ones(len(seeds), 3))
+        cache.json("scores", KEY | {"n": n}, lambda n=n: {"n": n})
+        cache.sweep()
+
+
+def test_three_processes_share_a_folder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_fill, args=(tmp_path, n)) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+
+    def never(*_: object) -> torch.Tensor:
+        raise AssertionError("made again")
+
+    cache = Cache(tmp_path)
+    assert cache.rows("pairs", KEY, range(20), never).sum() == 60
+    assert [cache.json("scores", KEY | {"n": n}, never)["n"] for n in range(20)] == list(range(20))

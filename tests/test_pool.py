@@ -1,0 +1,87 @@
+"""Workers fill the cache ahead, and end with their parent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ld3.errors import SpecError
+from ld3.runs.pool import work_ahead
+
+Item = tuple[str, int]
+
+
+def write(item: Item) -> None:
+    folder, number = item
+    if number == 2:
+        raise SpecError("the reader says this")
+    (Path(folder) / f"{number}").write_text(f"{os.getpid()}")
+
+
+def die(item: Item) -> None:
+    if item[1] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(0.3)
+    write(item)
+
+
+def name_of(item: Item) -> str:
+    return f"item {item[1]}"
+
+
+def test_all_items_are_worked_on_by_several_processes(tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    items = [(str(tmp_path), n) for n in range(5)]
+    work_ahead(write, items, name_of, 2, lambda *told: seen.append(told))
+    assert sorted(int(file.name) for file in tmp_path.iterdir()) == [0, 1, 3, 4]
+    assert str(os.getpid()) not in {file.read_text() for file in tmp_path.iterdir()}
+    assert [done for _, done, _ in seen] == [1, 2, 3, 4, 5]
+    assert {what for what, _, _ in seen} == {f"item {n}" for n in range(5)}
+
+
+def test_a_worker_that_dies_is_no_end(tmp_path: Path) -> None:
+    work_ahead(die, [(str(tmp_path), n) for n in range(4)], name_of, 2, lambda *told: None)
+
+
+PARENT = """
+import os, sys, time
+sys.path[:0] = [{tests!r}]
+import test_pool
+from ld3.runs.pool import work_ahead
+
+if __name__ == "__main__":
+    items = [({folder!r}, n) for n in range(2)]
+    work_ahead(test_pool.beat, items, test_pool.name_of, 2, lambda *told: None)
+"""
+
+
+def beat(item: Item) -> None:
+    """Lives for a minute and says so."""
+    for _ in range(600):
+        (Path(item[0]) / f"{os.getpid()}").write_text(str(time.time()))
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_workers_end_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
+    script = tmp_path / "parent.py"
+    pulse = tmp_path / "pulse"
+    pulse.mkdir()
+    script.write_text(PARENT.format(tests=str(Path(__file__).parent), folder=str(pulse)))
+    parent = subprocess.Popen(
+        [sys.executable, str(script)], stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(list(pulse.iterdir())) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(list(pulse.iterdir())) == 2
+    parent.send_signal(how)
+    parent.wait(30)
+    time.sleep(2.0)
+    for file in pulse.iterdir():
+        assert time.time() - float(file.read_text()) > 0.8, f"worker {file.name} lives on"
