@@ -1,5 +1,6 @@
 """`ld3 learn`, `sample`, `show` as a user runs them, on a model of one's own and a shipped one."""
 
+import io
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from safetensors.torch import load_file
 
-from ld3.cli import cli
+from ld3.cli import cli, main
 from ld3.errors import Ld3Error, SpecError
 from ld3.runs.spec import RunSpec
 from ld3.seeds import RANGES
@@ -66,6 +68,18 @@ def command(*words: str) -> list[str]:
 
 def ld3(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), cwd=place, capture_output=True, text=True, check=False)
+
+
+def inside(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process, which saves loading torch."""
+    out, err = io.StringIO(), io.StringIO()
+    sys.modules.pop("mine", None)  # that of another test
+    stopped = pytest.raises(SystemExit)
+    with chdir(place), redirect_stdout(out), redirect_stderr(err), stopped as end:
+        main(words)
+    code = end.value.code
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 SMALL = ("--pairs", "16", "--held-out", "16", "--nfe", "4")
@@ -259,7 +273,7 @@ def test_words_from_a_file(place: Path) -> None:
 def test_mistakes_are_one_line_and_exit_2(place: Path, words: list[str], hint: str) -> None:
     (place / "bad.toml").write_text("model = ")
     (place / "words.toml").write_text('solvr = "unipc"')
-    run = ld3(place, *words)
+    run = inside(place, *words)
     assert run.returncode == 2, run.stdout + run.stderr
     assert len(run.stderr.strip().splitlines()) == 1, run.stderr
     assert hint in run.stderr
@@ -344,7 +358,7 @@ TINY = (
 
 
 def test_options_of_scoring_do_not_learn_again(place: Path) -> None:
-    assert ld3(place, *TINY).returncode == 0
+    assert inside(place, *TINY).returncode == 0
     (folder,) = place.glob("runs/*/plan.json")
     folder = folder.parent
     learned, pairs = numbers(folder), stamps(place / "runs", "training", "validation")
@@ -353,7 +367,7 @@ def test_options_of_scoring_do_not_learn_again(place: Path) -> None:
     assert len(files) == 2 and len(pairs) == 2
     before = json.loads((folder / "plan.json").read_text())["scores"]["learned"]
     for more in (("--held-out", "12"), ("--judged", "50"), ("--device", "cpu:0"), ("--batch", "3")):
-        run = ld3(place, *TINY, *more)
+        run = inside(place, *TINY, *more)
         assert run.returncode == 0, run.stderr
         assert list(place.glob("runs/*/plan.json")) == [folder / "plan.json"]
         assert numbers(folder) == learned
@@ -364,27 +378,31 @@ def test_options_of_scoring_do_not_learn_again(place: Path) -> None:
 
 
 def test_fresh_makes_pairs_and_scores_again(place: Path) -> None:
-    assert ld3(place, *TINY).returncode == 0
+    assert inside(place, *TINY).returncode == 0
     files = [file for file in place.glob("runs/**/*") if file.suffix in (".json", ".safetensors")]
     before = {file: file.stat().st_mtime_ns for file in files}
     kinds = {file.parent.name for file in files}
     assert {"pairs", "scores"} <= kinds
     (folder,) = place.glob("runs/*/plan.json")
     learned = numbers(folder.parent)
-    assert ld3(place, *TINY, "--fresh").returncode == 0
+    assert inside(place, *TINY, "--fresh").returncode == 0
     assert all(file.stat().st_mtime_ns > before[file] for file in files)
     assert numbers(folder.parent) == learned
 
 
-def test_a_damaged_cache_is_made_again(place: Path) -> None:
-    assert ld3(place, *TINY).returncode == 0
+def test_what_is_damaged_is_made_again(place: Path) -> None:
+    """One bit flipped in every file: pairs, scores, starts, state."""
+    assert inside(place, *TINY).returncode == 0
     (folder,) = place.glob("runs/*/plan.json")
     learned, whole = numbers(folder.parent), {}
-    for file in place.glob("runs/**/*.safetensors"):
+    stored = [*place.glob("runs/**/*.safetensors"), *place.glob("runs/cache/**/*.json")]
+    for file in (*stored, folder.parent / "starts.json"):
         whole[file] = file.read_bytes()
-        file.write_bytes(whole[file][:-1] + bytes([whole[file][-1] ^ 1]))
+        middle = 3 * len(whole[file]) // 4
+        flipped = bytes([whole[file][middle] ^ 1])
+        file.write_bytes(whole[file][:middle] + flipped + whole[file][middle + 1 :])
     (folder.parent / "result.json").unlink()
-    assert ld3(place, *TINY).returncode == 0
+    assert inside(place, *TINY).returncode == 0
     assert numbers(folder.parent) == learned
     assert {file: file.read_bytes() for file in whole} == whole
 
@@ -408,12 +426,12 @@ def test_no_line_of_progress_is_lost_in_the_second_start(place: Path) -> None:
 
 
 def test_a_plan_start_is_known_by_its_content(place: Path) -> None:
-    assert ld3(place, *TINY).returncode == 0
+    assert inside(place, *TINY).returncode == 0
     (first,) = place.glob("runs/*/plan.json")
     plan = json.loads(first.read_text())
 
     def folders(start: str) -> set[str]:
-        run = ld3(place, *TINY, "--start", start, "--out", "starts")
+        run = inside(place, *TINY, "--start", start, "--out", "starts")
         assert run.returncode == 0, run.stderr
         return {path.parent.name for path in place.glob("starts/*/plan.json")}
 
@@ -449,8 +467,8 @@ def test_compare_gives_the_plan_of_learn_to_the_bit(place: Path) -> None:
         "--model", "mine:make", "--pairs", "8", "--valid", "8", "--teacher-steps", "15",
         "--held-out", "8", "--nfe", "3", "--recipe", "epochs=2",
     )  # fmt: skip
-    assert ld3(place, "learn", *same, "--seed", "0").returncode == 0
-    run = ld3(place, "compare", *same, "--methods", "ld3")
+    assert inside(place, "learn", *same, "--seed", "0").returncode == 0
+    run = inside(place, "compare", *same, "--methods", "ld3")
     assert run.returncode == 0, run.stderr
     (learned,), (compared,) = (
         place.glob(f"{folder}/result.json") for folder in ("runs/*", "compare/cache/learned/*")
@@ -460,45 +478,45 @@ def test_compare_gives_the_plan_of_learn_to_the_bit(place: Path) -> None:
     assert ours["content"]["tuned"] == theirs["content"]["tuned"] == numbers(learned.parent)
     assert ours["content"]["tuned"]["corrections"] is not None
     before = compared.stat().st_mtime_ns
-    assert ld3(place, "compare", *same, "--methods", "ld3").returncode == 0
+    assert inside(place, "compare", *same, "--methods", "ld3").returncode == 0
     assert compared.stat().st_mtime_ns == before
     start = str(learned.parent / "plan.json")
-    again = ld3(place, "compare", *same, "--methods", "ld3", "--fresh")
+    again = inside(place, "compare", *same, "--methods", "ld3", "--fresh")
     assert again.returncode == 0, again.stderr
     assert compared.stat().st_mtime_ns > before
-    other = ld3(place, "compare", *same, "--methods", "ld3", "--start", start)
+    other = inside(place, "compare", *same, "--methods", "ld3", "--start", start)
     assert other.returncode == 0, other.stderr
     assert "failed" not in other.stdout
     assert len(list(place.glob("compare/cache/learned/*/result.json"))) == 2
 
 
 def test_learning_starts_from_a_search(place: Path) -> None:
-    run = ld3(place, *TINY, "--start", "gits")
+    run = inside(place, *TINY, "--start", "gits")
     assert run.returncode == 0, run.stderr
     (path,) = place.glob("runs/*/plan.json")
     assert json.loads(path.read_text())["learned"]["start"] == "gits"
 
 
 def test_sample_and_score_with_another_model(place: Path) -> None:
-    assert ld3(place, *TINY).returncode == 0
+    assert inside(place, *TINY).returncode == 0
     (path,) = map(str, place.glob("runs/*/plan.json"))
     drawn = []
     for more in ((), ("--model", "mine:slow"), ("--batch", "2")):
-        run = ld3(place, "sample", "--plan", path, "--seeds", "0-4", *more)
+        run = inside(place, "sample", "--plan", path, "--seeds", "0-4", *more)
         assert run.returncode == 0, run.stderr
         drawn.append(load_file(place / "samples" / "samples.safetensors")["samples"])
     assert all(torch.equal(drawn[0], other) for other in drawn[1:])
     for words in (("sample", "--plan", path), ("score", path, "--held-out", "8")):
-        refused = ld3(place, *words, "--model", "mine:other")
+        refused = inside(place, *words, "--model", "mine:other")
         assert refused.returncode == 2 and "for which the plan was learned" in refused.stderr
-        forced = ld3(place, *words, "--model", "mine:other", "--force", "--batch", "5")
+        forced = inside(place, *words, "--model", "mine:other", "--force", "--batch", "5")
         assert forced.returncode == 0, forced.stderr
     nameless = json.loads(Path(path).read_text())
     nameless["model"]["name"] = "own"
     (place / "own.json").write_text(json.dumps(nameless))
-    refused = ld3(place, "sample", "--plan", "own.json", "--seeds", "0")
+    refused = inside(place, "sample", "--plan", "own.json", "--seeds", "0")
     assert refused.returncode == 2 and "--model" in refused.stderr
-    assert ld3(place, "sample", "--plan", "own.json", "--model", "mine:make").returncode == 0
+    assert inside(place, "sample", "--plan", "own.json", "--model", "mine:make").returncode == 0
 
 
 def test_an_unwritable_folder_loses_nothing(place: Path) -> None:

@@ -90,3 +90,11 @@ def test_sweep_removes_leftovers(tmp_path: Path) -> None:
     os.utime(left, (old, old))
     store.sweep(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [at_work.name, "x.json"]
+
+
+def test_equal_tensors_are_equal_bytes(tmp_path: Path) -> None:
+    tensors, written = {"b": torch.zeros(2), "a": torch.ones(3)}, set()
+    for n in range(20):
+        store.write_proved_tensors(tmp_path / f"{n}", {"key": 1}, tensors)
+        written.add((tmp_path / f"{n}").read_bytes())
+    assert len(written) == 1

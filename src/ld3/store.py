@@ -116,8 +116,7 @@ def read_proved_json(path: Path, key: object) -> Any:
 def write_proved_tensors(path: Path, key: object, tensors: Mapping[str, Tensor]) -> None:
     """Tensors with the digest of their key and their checksum."""
     plain = _contiguous(tensors)
-    facts = {"key": checksum(key), "sha256": tensor_checksum(plain)}
-    write_bytes(path, encode_tensors(plain, metadata=facts))
+    write_bytes(path, encode_tensors(plain, metadata=_proof(key, plain)))
 
 
 def read_proved_tensors(path: Path, key: object) -> dict[str, Tensor] | None:
@@ -128,7 +127,7 @@ def read_proved_tensors(path: Path, key: object) -> dict[str, Tensor] | None:
         with safe_open(path, "pt") as file:
             facts = file.metadata() or {}
         tensors = read_tensors(path)
-        if facts == {"key": checksum(key), "sha256": tensor_checksum(tensors)}:
+        if facts == _proof(key, tensors):
             return tensors
     return None
 
@@ -160,6 +159,11 @@ def sweep(folder: Path) -> None:
         with suppress(OSError):
             if time.time() - leftover.stat().st_mtime > LEFTOVER:
                 leftover.unlink()
+
+
+def _proof(key: object, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """In one entry: several are written in random order, and equal content gives equal bytes."""
+    return {"proof": f"{checksum(key)} {tensor_checksum(tensors)}"}
 
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
