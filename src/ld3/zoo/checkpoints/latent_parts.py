@@ -121,7 +121,8 @@ def make_unet(tensors: Weights, kind: LatentKind, dtype: torch.dtype) -> Any:
     else:
         config |= {"attention_head_dim": kind.head_width}
         network = diffusers.UNet2DModel
-    unet = built(network, config, rename_unet(weights, layout, kind.head_width), dtype)
+    weights = rename_unet(weights, layout, kind.head_width)
+    unet = built(network, config, weights, dtype)
     unet.time_proj = TimeWaves(layout.channels[0])
     return unet
 
@@ -149,7 +150,8 @@ def make_coder(tensors: Weights, kind: LatentKind, dtype: torch.dtype) -> Any:
     pixels = kind.size * 2 ** (coder_levels(weights) - 1)
     config = coder_config(weights, pixels, kind.scale)
     network = diffusers.VQModel if CODES in tensors else diffusers.AutoencoderKL
-    return built(network, config, rename_coder(weights), dtype)
+    weights = rename_coder(weights)
+    return built(network, config, weights, dtype)
 
 
 def make_scheduler(tensors: Weights, kind: LatentKind) -> Any:
@@ -176,9 +178,10 @@ def _same_betas(own: Tensor, kind: LatentKind) -> bool:
 
 
 def built(
-    network: Any, config: Mapping[str, Any], weights: Weights, dtype: torch.dtype
+    network: Any, config: Mapping[str, Any], weights: dict[str, Tensor], dtype: torch.dtype
 ) -> Any:
-    """A network of these weights, which are not copied where they have the dtype."""
+    """A network of these weights, which are taken out of their dictionary one by one, and not
+    copied where they have the dtype."""
     with torch.device("meta"):
         made: nn.Module = network(**config)
     wanted = made.state_dict()
@@ -193,7 +196,7 @@ def built(
     extra = next((name for name in weights if name not in wanted), None)
     if extra is not None:
         raise ModelError(f"checkpoint: got weights for {extra}, which {network.__name__} lacks")
-    made.load_state_dict({name: weights[name].to(dtype) for name in wanted}, assign=True)
+    made.load_state_dict({name: weights.pop(name).to(dtype) for name in wanted}, assign=True)
     return made.eval().requires_grad_(False)
 
 
