@@ -1,0 +1,515 @@
+"""Pickles as data: a reader of the format that can neither import nor call anything.
+
+A pickle is a program for a stack machine. This machine runs it on data alone: a global becomes its
+:class:`Name`, a call becomes :class:`Made` (what would be called, and with what), bytes become a
+:class:`Span` of the file. What a name means is up to the caller, who looks for the few it knows.
+
+Python's own `pickle` is not used. Limits hold on instructions, nesting and lengths, and all memory
+used is in proportion to bytes of the file.
+"""
+
+import codecs
+import math
+import os
+import struct
+from collections.abc import Callable
+from typing import BinaryIO
+
+MAX_INSTRUCTIONS = 5_000_000  # the largest published file has under a million
+MAX_NESTING = 500
+MAX_LINE = 2**16
+MAX_TEXT = 2**26
+MAX_INTEGER = 1024  # bytes
+
+
+class BadFile(Exception):
+    """A file that is damaged, or not what it should be: "got ..., expected ..."."""
+
+
+class Name:
+    """A global that the file mentions. It is never looked up."""
+
+    __slots__ = ("module", "name")
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module = module
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+class Made:
+    """What `maker(*args)` would have returned, with what the file then put into it."""
+
+    __slots__ = ("args", "entries", "items", "maker", "state")
+
+    def __init__(self, maker: object, args: tuple[object, ...]) -> None:
+        self.maker = str(maker) if isinstance(maker, Name) else ""
+        self.args = args
+        self.state: object = None
+        self.entries: dict[object, object] = {}
+        self.items: list[object] = []
+
+
+class Reference:
+    """A persistent id: something that the file holds elsewhere, such as a storage."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+
+
+class Span:
+    """Bytes of the file, which stay there."""
+
+    __slots__ = ("size", "start")
+
+    def __init__(self, start: int, size: int) -> None:
+        self.start = start
+        self.size = size
+
+
+class Region:
+    """A part of an open file, read from front to back through a buffer of its own."""
+
+    def __init__(self, file: BinaryIO, span: Span | None = None) -> None:
+        size = file.seek(0, os.SEEK_END)
+        self.file = file
+        self.start, self.end = (0, size) if span is None else (span.start, span.start + span.size)
+        if not 0 <= self.start <= self.end <= size:
+            raise BadFile(
+                f"got {size} bytes, expected at least {self.end}; the file is truncated: "
+                "download it again"
+            )
+        self.position = self.start
+        self._chunk, self._chunk_start = b"", self.start
+
+    def take(self, size: int) -> Span:
+        """The next bytes, left where they are."""
+        start = self.position
+        if size > self.end - start:
+            raise BadFile(
+                f"got {self.end - start} bytes where {size} are announced, expected all; the file "
+                "is truncated or damaged: download it again"
+            )
+        self.position = start + size
+        return Span(start, size)
+
+    def read(self, size: int) -> bytes:
+        at = self.position - self._chunk_start
+        if at >= 0 and at + size <= len(self._chunk):
+            self.position += size
+            return self._chunk[at : at + size]
+        if size > self.end - self.position:
+            raise BadFile(
+                f"got {self.end - self.start} bytes of data, expected more; the file is truncated "
+                "or damaged: download it again"
+            )
+        self._fill(size)
+        self.position += size
+        return self._chunk[:size]
+
+    def line(self) -> str:
+        at = self.position - self._chunk_start
+        stop = self._chunk.find(b"\n", at) if 0 <= at < len(self._chunk) else -1
+        if stop < 0:
+            self._fill(0)
+            at, stop = 0, self._chunk.find(b"\n")
+        if stop < 0:
+            raise BadFile("got a line without an end, expected a pickle; the file is damaged")
+        self.position += stop + 1 - at
+        return self._chunk[at:stop].decode()
+
+    def _fill(self, size: int) -> None:
+        self.file.seek(self.position)
+        wanted = min(max(size, MAX_LINE), self.end - self.position)
+        self._chunk, self._chunk_start = self.file.read(wanted), self.position
+        if len(self._chunk) < wanted:
+            raise BadFile("got fewer bytes than a moment ago, expected a file that does not change")
+
+    def integer(self, size: int) -> int:
+        return int.from_bytes(self.read(size), "little")
+
+    def signed(self, size: int) -> int:
+        return int.from_bytes(self.read(size), "little", signed=True)
+
+
+class Machine:
+    """Runs one pickle of a region; `names` are the globals it mentioned, `called` those it wanted
+    to call, `references` what it holds elsewhere."""
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.stack: list[object] = []
+        self.below: list[list[object]] = []  # stacks under the marks
+        self.memo: dict[int, object] = {}
+        self.names: set[str] = set()
+        self.called: set[str] = set()
+        self.references: list[Reference] = []
+
+    def run(self) -> object:
+        read = self.region.read
+        for _ in range(MAX_INSTRUCTIONS):
+            code = read(1)
+            if code == b".":
+                return self.pop()
+            action = _ACTIONS.get(code)
+            if action is None:
+                raise BadFile(
+                    f"got the byte {code!r} at {self.region.position - 1}, expected an instruction "
+                    "of a pickle; the file is damaged or of another format"
+                )
+            action(self)
+        raise BadFile(f"got a pickle of over {MAX_INSTRUCTIONS} instructions, expected fewer")
+
+    # The stack
+
+    def push(self, value: object) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> object:
+        if not self.stack:
+            raise BadFile("got an instruction without its operands, expected a whole pickle")
+        return self.stack.pop()
+
+    def top(self) -> object:
+        if not self.stack:
+            raise BadFile("got an instruction without its operands, expected a whole pickle")
+        return self.stack[-1]
+
+    def mark(self) -> None:
+        if len(self.below) >= MAX_NESTING:
+            raise BadFile(f"got data nested more than {MAX_NESTING} deep, expected less")
+        self.below.append(self.stack)
+        self.stack = []
+
+    def since_mark(self) -> list[object]:
+        if not self.below:
+            raise BadFile("got the end of a list without its start, expected a whole pickle")
+        found, self.stack = self.stack, self.below.pop()
+        return found
+
+    def drop_since_mark(self) -> None:
+        self.since_mark()
+
+    def skip(self, size: int) -> None:
+        self.region.take(size)
+
+    def remember(self, place: int) -> None:
+        self.memo[place] = self.top()
+
+    def recall(self, place: int) -> None:
+        if place not in self.memo:
+            raise BadFile(f"got a reference to value {place}, which does not exist")
+        self.push(self.memo[place])
+
+    # Values
+
+    def text(self, size: int) -> None:
+        if size > MAX_TEXT:
+            raise BadFile(f"got a text of {size} bytes, expected at most {MAX_TEXT}")
+        self.push(self.region.read(size).decode("utf-8", "surrogatepass"))
+
+    def old_text(self, size: int) -> None:
+        """A string of Python 2."""
+        if size > MAX_TEXT:
+            raise BadFile(f"got a text of {size} bytes, expected at most {MAX_TEXT}")
+        self.push(self.region.read(size).decode("latin-1"))
+
+    def quoted(self) -> None:
+        line = self.region.line()
+        if len(line) < 2 or line[0] != line[-1] or line[0] not in "'\"":
+            raise BadFile("got a string without quotes, expected a whole pickle")
+        plain, _ = codecs.escape_decode(line[1:-1].encode())
+        self.push(plain.decode("latin-1"))
+
+    def long(self, size: int) -> None:
+        if not 0 <= size <= MAX_INTEGER:
+            raise BadFile(f"got an integer of {size} bytes, expected at most {MAX_INTEGER}")
+        self.push(self.region.signed(size))
+
+    def written(self) -> None:
+        """An integer or truth value in digits."""
+        digits = self.region.line()
+        self.push({"00": False, "01": True}[digits] if digits in ("00", "01") else _int(digits))
+
+    def tuple_of(self, count: int) -> None:
+        if len(self.stack) < count:
+            raise BadFile("got an instruction without its operands, expected a whole pickle")
+        split = len(self.stack) - count
+        self.stack[split:] = [tuple(self.stack[split:])]
+
+    def put_pairs(self, flat: list[object]) -> None:
+        target = self.top()
+        entries = target.entries if isinstance(target, Made) else target
+        if not isinstance(entries, dict) or len(flat) % 2:
+            raise BadFile("got entries for what is no dictionary, expected a whole pickle")
+        for key, value in zip(flat[::2], flat[1::2], strict=True):
+            entries[checked_key(key)] = value
+
+    def put_items(self, values: list[object]) -> None:
+        target = self.top()
+        items = target.items if isinstance(target, Made) else target
+        if not isinstance(items, list):
+            raise BadFile("got items for what is no list, expected a whole pickle")
+        items.extend(values)
+
+    # Globals and what would be made with them
+
+    def mention(self, module: object, name: object) -> None:
+        if not isinstance(module, str) or not isinstance(name, str):
+            raise BadFile("got a global without a name, expected a whole pickle")
+        found = Name(module[:200], name[:200])
+        self.names.add(str(found))
+        self.push(found)
+
+    def make(self, maker: object, args: object) -> None:
+        if not isinstance(args, tuple):
+            raise BadFile("got a call without a tuple of arguments, expected a whole pickle")
+        if isinstance(maker, Name):
+            self.called.add(str(maker))
+        self.push(Made(maker, args))
+
+    def refer(self, key: object) -> None:
+        found = Reference(key)
+        self.references.append(found)
+        self.push(found)
+
+    def stack_global(self) -> None:
+        name, module = self.pop(), self.pop()
+        self.mention(module, name)
+
+    def reduce(self) -> None:
+        args, maker = self.pop(), self.pop()
+        self.make(maker, args)
+
+    def new_with_keywords(self) -> None:
+        _, args, maker = self.pop(), self.pop(), self.pop()
+        self.make(maker, args)
+
+    def instance(self) -> None:
+        module, name = self.region.line(), self.region.line()
+        args = tuple(self.since_mark())
+        self.mention(module, name)
+        self.make(self.pop(), args)
+
+    def object(self) -> None:
+        found = self.since_mark()
+        if not found:
+            raise BadFile("got an object without a class, expected a whole pickle")
+        self.make(found[0], tuple(found[1:]))
+
+    def build(self) -> None:
+        state, target = self.pop(), self.top()
+        if isinstance(target, Made):
+            target.state = state
+
+    def set_pair(self) -> None:
+        value, key = self.pop(), self.pop()
+        self.put_pairs([key, value])
+
+    def append(self) -> None:
+        self.put_items([self.pop()])
+
+    def pop_or_unmark(self) -> None:
+        if self.stack:
+            self.stack.pop()
+        else:
+            self.since_mark()
+
+    def dictionary(self) -> None:
+        flat = self.since_mark()
+        self.push({})
+        self.put_pairs(flat)
+
+
+def checked_key(key: object) -> object:
+    """A key of a dictionary: nothing whose hash looks into what the file made."""
+    if isinstance(key, tuple):
+        for part in key:
+            if isinstance(part, tuple):
+                raise BadFile("got a nested tuple as a key, expected a name")
+            checked_key(part)
+        return key
+    if key is None or isinstance(key, str | int | float | complex | Name | Made | Reference | Span):
+        return key
+    raise BadFile(f"got a {type(key).__name__} as a key, expected a name")
+
+
+def _int(digits: str) -> int:
+    try:
+        return int(digits.removesuffix("L") or "0")
+    except ValueError:
+        raise BadFile(f"got {digits[:20]!r}, expected an integer; the file is damaged") from None
+
+
+def _float(digits: str) -> float:
+    try:
+        return float(digits)
+    except ValueError:
+        raise BadFile(f"got {digits[:20]!r}, expected a number; the file is damaged") from None
+
+
+def _protocol(m: Machine) -> None:
+    version = m.region.integer(1)
+    if version > 5:
+        raise BadFile(f"got a pickle of protocol {version}, expected at most 5")
+
+
+_Action = Callable[[Machine], None]
+_ACTIONS: dict[bytes, _Action] = {
+    b"\x80": _protocol,
+    b"\x95": lambda m: m.skip(8),  # a frame: its length says nothing new
+    # the stack and the memo
+    b"(": Machine.mark,
+    b"0": Machine.pop_or_unmark,
+    b"1": Machine.drop_since_mark,
+    b"2": lambda m: m.push(m.top()),
+    b"p": lambda m: m.remember(_int(m.region.line())),
+    b"q": lambda m: m.remember(m.region.integer(1)),
+    b"r": lambda m: m.remember(m.region.integer(4)),
+    b"\x94": lambda m: m.remember(len(m.memo)),
+    b"g": lambda m: m.recall(_int(m.region.line())),
+    b"h": lambda m: m.recall(m.region.integer(1)),
+    b"j": lambda m: m.recall(m.region.integer(4)),
+    # plain values
+    b"N": lambda m: m.push(None),
+    b"\x88": lambda m: m.push(True),
+    b"\x89": lambda m: m.push(False),
+    b"I": Machine.written,
+    b"L": lambda m: m.push(_int(m.region.line())),
+    b"J": lambda m: m.push(m.region.signed(4)),
+    b"K": lambda m: m.push(m.region.integer(1)),
+    b"M": lambda m: m.push(m.region.integer(2)),
+    b"\x8a": lambda m: m.long(m.region.integer(1)),
+    b"\x8b": lambda m: m.long(m.region.signed(4)),
+    b"F": lambda m: m.push(_float(m.region.line())),
+    b"G": lambda m: m.push(struct.unpack(">d", m.region.read(8))[0]),
+    b"S": Machine.quoted,
+    b"T": lambda m: m.old_text(m.region.integer(4)),
+    b"U": lambda m: m.old_text(m.region.integer(1)),
+    b"V": lambda m: m.push(m.region.line().encode().decode("raw-unicode-escape")),
+    b"X": lambda m: m.text(m.region.integer(4)),
+    b"\x8c": lambda m: m.text(m.region.integer(1)),
+    b"\x8d": lambda m: m.text(m.region.integer(8)),
+    b"B": lambda m: m.push(m.region.take(m.region.integer(4))),
+    b"C": lambda m: m.push(m.region.take(m.region.integer(1))),
+    b"\x8e": lambda m: m.push(m.region.take(m.region.integer(8))),
+    b"\x96": lambda m: m.push(m.region.take(m.region.integer(8))),
+    # containers; sets are lists, so that nothing is hashed
+    b")": lambda m: m.push(()),
+    b"t": lambda m: m.push(tuple(m.since_mark())),
+    b"\x85": lambda m: m.tuple_of(1),
+    b"\x86": lambda m: m.tuple_of(2),
+    b"\x87": lambda m: m.tuple_of(3),
+    b"]": lambda m: m.push([]),
+    b"l": lambda m: m.push(m.since_mark()),
+    b"a": Machine.append,
+    b"e": lambda m: m.put_items(m.since_mark()),
+    b"\x8f": lambda m: m.push([]),
+    b"\x90": lambda m: m.put_items(m.since_mark()),
+    b"\x91": lambda m: m.push(m.since_mark()),
+    b"}": lambda m: m.push({}),
+    b"d": Machine.dictionary,
+    b"s": Machine.set_pair,
+    b"u": lambda m: m.put_pairs(m.since_mark()),
+    # names, and what the file would make with them
+    b"c": lambda m: m.mention(m.region.line(), m.region.line()),
+    b"\x93": Machine.stack_global,
+    b"R": Machine.reduce,
+    b"\x81": Machine.reduce,
+    b"\x92": Machine.new_with_keywords,
+    b"i": Machine.instance,
+    b"o": Machine.object,
+    b"b": Machine.build,
+    b"P": lambda m: m.refer(m.region.line()),
+    b"Q": lambda m: m.refer(m.pop()),
+}
+
+
+# What common names mean, once everything is data
+
+
+def plain(value: object, file: BinaryIO, depth: int = 12) -> object:
+    """Numbers, texts, lists and dictionaries of JSON inside a value; None for all else.
+
+    Depth is limited, so that shared values cannot grow without bound.
+    """
+    return _Plain(file).of(value, depth)
+
+
+class _Plain:
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.left = 100_000  # values
+
+    def of(self, value: object, depth: int) -> object:
+        self.left -= 1
+        if depth == 0 or self.left < 0:
+            return None
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return value if math.isfinite(value) else str(value)
+        if isinstance(value, list | tuple):
+            return [self.of(each, depth - 1) for each in value]
+        if isinstance(value, Made) and value.maker.endswith("multiarray.scalar"):
+            return numpy_scalar(value, self.file)
+        if isinstance(value, Made) and value.maker == "torch.Size" and value.args:
+            return self.of(value.args[0], depth - 1)
+        entries = mapping(value)
+        if entries is None and isinstance(value, Made) and isinstance(value.state, dict):
+            entries = value.state
+        if entries is None:
+            return None
+        return {key: self.of(v, depth - 1) for key, v in entries.items() if isinstance(key, str)}
+
+
+def mapping(value: object) -> dict[object, object] | None:
+    """A dictionary, or an object that is one: OrderedDict, EasyDict."""
+    if isinstance(value, dict):
+        return value
+    if not isinstance(value, Made):
+        return None
+    if value.entries:
+        return value.entries
+    if value.maker != "collections.OrderedDict":
+        return None
+    pairs = value.args[0] if value.args else []
+    found: dict[object, object] = {}
+    for pair in pairs if isinstance(pairs, list) else []:  # as Python 2 wrote it
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise BadFile("got an OrderedDict of other things than pairs, expected pairs")
+        found[checked_key(pair[0])] = pair[1]
+    return found
+
+
+_SCALARS = {
+    "f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h", "i1": "<b",
+    "u8": "<Q", "u4": "<I", "u2": "<H", "u1": "<B", "b1": "<?",
+}  # fmt: skip
+
+
+def numpy_scalar(value: Made, file: BinaryIO) -> object:
+    """A number that numpy wrote: scalar(dtype('f8'), bytes); None for other dtypes."""
+    if len(value.args) != 2 or not isinstance(value.args[0], Made) or not value.args[0].args:
+        return None
+    form = _SCALARS.get(str(value.args[0].args[0]))
+    raw = read_bytes_value(value.args[1], file, 8)
+    if form is None or raw is None or struct.calcsize(form) != len(raw):
+        return None
+    number: object = struct.unpack(form, raw)[0]
+    return number if not isinstance(number, float) or math.isfinite(number) else str(number)
+
+
+def read_bytes_value(value: object, file: BinaryIO, limit: int) -> bytes | None:
+    """A short bytes object, also as protocol 2 writes it: _codecs.encode(text, 'latin1')."""
+    if isinstance(value, Span) and value.size <= limit:
+        return Region(file, value).read(value.size)
+    if isinstance(value, Made) and value.maker == "_codecs.encode" and value.args:
+        text = value.args[0]
+        if isinstance(text, str) and len(text) <= limit:
+            return text.encode("latin-1", "replace")
+    return None
