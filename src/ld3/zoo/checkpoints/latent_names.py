@@ -4,7 +4,8 @@ The U-Net is that of OpenAI: numbered blocks in order of execution, each a list 
 diffusers the same elements are sorted by level and kind. The structure is read from the names and
 the sizes from the shapes; only the number of attention heads is in neither.
 
-    input_blocks.4.1 -> down_blocks.1.attentions.0        output_blocks.2.2 -> up_blocks.0.upsamplers.0
+    input_blocks.4.1 -> down_blocks.1.attentions.0
+    output_blocks.2.2 -> up_blocks.0.upsamplers.0
 
 The autoencoder counts levels of its decoder from the finest, diffusers from the deepest.
 """
@@ -44,9 +45,7 @@ MARKS = {
 
 def below(tensors: Weights, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names begin with a prefix, by the rest of their names."""
-    return {
-        name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)
-    }
+    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
 
 def averaged(tensors: Weights) -> dict[str, Tensor]:
@@ -274,12 +273,9 @@ def _shortcut(name: str) -> str:
 def coder_config(tensors: Weights, size: int, scale: float) -> Config:
     """What diffusers' autoencoders are told; `size` is in pixels."""
     levels = coder_levels(tensors)
-    widths = [
-        len(tensors[f"encoder.down.{level}.block.0.conv1.bias"]) for level in range(levels)
-    ]
+    widths = [len(tensors[f"encoder.down.{level}.block.0.conv1.bias"]) for level in range(levels)]
     blocks = sum(
-        name.startswith("encoder.down.0.block.") and name.endswith("conv1.bias")
-        for name in tensors
+        name.startswith("encoder.down.0.block.") and name.endswith("conv1.bias") for name in tensors
     )
     config: Config = {
         "in_channels": tensors["encoder.conv_in.weight"].shape[1],

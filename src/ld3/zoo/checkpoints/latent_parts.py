@@ -76,11 +76,18 @@ def recognise_latent(tensors: Weights) -> LatentKind | None:
             "checkpoint: got the text encoder of Stable Diffusion 2, expected 1.x; use its "
             "diffusers folder: --model diffusers:FOLDER"
         )
+    crossed = any(name.startswith(UNET) and ".attn2." in name for name in tensors)
+    text = any(name.startswith(TEXT) for name in tensors)
+    if (CLASSES in tensors or text) and not crossed:
+        raise ModelError(
+            f"checkpoint: got {CONDITION} and a U-Net that attends to no condition, expected both "
+            "or neither"
+        )
     if CLASSES in tensors:
         return LDM_CLASS
-    if any(name.startswith(TEXT) for name in tensors):
+    if text:
         return SD
-    if CODES in tensors and not any("attn2." in name for name in tensors if UNET in name):
+    if CODES in tensors and not crossed:
         return LDM
     raise ModelError(
         f"checkpoint: got a latent diffusion model without {TEXT} and {CLASSES}, expected an "

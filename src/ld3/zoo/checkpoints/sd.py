@@ -80,12 +80,14 @@ def make_text_encoder(tensors: Weights, tokenizer: Any, dtype: torch.dtype) -> A
     )
     with torch.device("meta"):
         nested = any(n.startswith(INNER) for n in transformers.CLIPTextModel(config).state_dict())
+    if len(tokenizer) != len(table):
+        raise _no_vocabulary(f"a tokenizer of {len(tokenizer)} words for {len(table)}")
+    tokenizer.model_max_length = min(tokenizer.model_max_length, len(places))
     if nested:  # transformers before 5
         weights = {INNER + name: tensor for name, tensor in weights.items()}
     encoder = built(transformers.CLIPTextModel, {"config": config}, weights, dtype)
-    (encoder.text_model if nested else encoder).embeddings.position_ids = torch.arange(len(places))[
-        None
-    ]
+    inside = encoder.text_model if nested else encoder
+    inside.embeddings.position_ids = torch.arange(len(places))[None]
     return encoder
 
 
@@ -96,11 +98,14 @@ def clip_tokenizer(folder: Path | None) -> Any:
     try:
         return kind.from_pretrained(where)
     except Exception as error:  # the hub has many, of several packages
-        raise ModelError(
-            f"checkpoint: got Stable Diffusion without its vocabulary, and {where} cannot be "
-            f"loaded ({type(error).__name__}); put vocab.json and merges.txt of {TOKENIZER} into a "
-            "folder named tokenizer beside the file"
-        ) from None
+        raise _no_vocabulary(f"{where} cannot be loaded ({type(error).__name__})") from None
+
+
+def _no_vocabulary(why: str) -> ModelError:
+    return ModelError(
+        f"checkpoint: got Stable Diffusion, whose file lacks the vocabulary, and {why}; put "
+        f"vocab.json and merges.txt of {TOKENIZER} into a folder named tokenizer beside the file"
+    )
 
 
 def _transformers() -> Any:

@@ -82,9 +82,9 @@ def from_pipeline(
     are not given; `tokens` is the length to which prompts are padded. Classifier-free guidance is
     an argument of `bind`; `embedded_guidance` is that of networks that take it as a condition.
     `rectified` reads the network as a rectified flow from noise to data, whatever its scheduler
-    says; InstaFlow's own class is always read so. `latents` leaves samples in the space of x; `tiling` decodes large ones in
-    tiles. `net_time` imitates tools that round times. `batch` limits the samples in one call of the
-    network.
+    says; InstaFlow's own class is always read so. `latents` leaves samples in the space of x;
+    `tiling` decodes large ones in tiles. `net_time` imitates tools that round times. `batch` limits
+    the samples in one call of the network.
     """
     words = {
         "prompts": tuple(prompts),
