@@ -192,7 +192,7 @@ def split_legacy(qkv: Tensor, head_width: int) -> list[Tensor]:
             f"checkpoint: got an attention of {rows // 3} channels, expected a multiple of its "
             f"head width {head_width}"
         )
-    parts = flat(qkv).unflatten(0, (-1, 3, head_width))
+    parts = qkv.reshape(-1, 3, head_width, *qkv.shape[1:2])
     return [parts[:, n].flatten(0, 1) for n in range(3)]
 
 

@@ -7,7 +7,6 @@ without a scale.
 from typing import Any
 
 import torch
-from torch import nn
 
 from ld3.errors import ModelError
 from ld3.zoo.checkpoints.latent_names import Weights
@@ -40,5 +39,5 @@ def class_pipeline(tensors: Weights, kind: LatentKind, dtype: torch.dtype) -> Cl
         unet,
         make_coder(tensors, kind, dtype),
         make_scheduler(tensors, kind),
-        nn.Embedding.from_pretrained(table),
+        table,
     )

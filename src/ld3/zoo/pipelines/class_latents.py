@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.options import PipelineOptions
@@ -33,7 +33,7 @@ class ClassLatentPipeline:
     unet: Any
     vqvae: Any
     scheduler: Any
-    class_embedding: nn.Embedding  # one row a class, and the empty class as the last
+    class_embedding: Tensor  # one row a class, and the empty class as the last
 
     @property
     def components(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class ClassLatentPipeline:
         for name in ("unet", "vqvae", "scheduler"):
             getattr(self, name).save_pretrained(out / name)
         (out / EMBEDDING).mkdir(parents=True, exist_ok=True)
-        weights = {"weight": self.class_embedding.weight.detach().contiguous().cpu()}
+        weights = {"weight": self.class_embedding.contiguous().cpu()}
         save_file(weights, out / EMBEDDING / "model.safetensors")
         write_json(out / "model_index.json", INDEX)
 
@@ -64,13 +64,12 @@ class ClassLatentPipeline:
             for name, (_, kind) in ((n, v) for n, v in INDEX.items() if isinstance(v, list))
         }
         weight = load_file(Path(folder) / EMBEDDING / "model.safetensors")["weight"]
-        table = nn.Embedding.from_pretrained(weight.to(parts["unet"].dtype))
-        return cls(**parts, class_embedding=table)
+        return cls(**parts, class_embedding=weight.to(parts["unet"].dtype))
 
 
 def class_latents(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     """unet(x, t, token of the class), x in latents; the class after the last is none."""
-    unet, table = pipe.unet, pipe.class_embedding.weight.to(device)
+    unet, table = pipe.unet, pipe.class_embedding.to(device)
     count = len(table) - 1
     classes = options.classes or tuple(range(count))
     if not all(0 <= label < count for label in classes):

@@ -85,7 +85,7 @@ def _fetched(diffusers: Any, name: str) -> Path:
             "such as owner/name"
         )
     with _hushed():
-        given = {"use_safetensors": True, "trust_remote_code": False}
+        given: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
         given["revision"] = found["revision"]
         try:
             try:
