@@ -2,12 +2,12 @@
 
     D(x; s) = c_skip x + c_out F(c_in x; c_noise)
 
-| class          | c_skip        | c_out           | c_in             | c_noise                     |
-|----------------|---------------|-----------------|------------------|-----------------------------|
-| `EDMPrecond`   | d²/(s²+d²)    | s d/sqrt(s²+d²) | 1/sqrt(s²+d²)    | log(s)/4                    |
-| `VPPrecond`    | 1             | -s              | 1/sqrt(s²+1)     | 999 t with s = sigma_VP(t)  |
-| `VEPrecond`    | 1             | s               | 1                | log(s/2)                    |
-| `iDDPMPrecond` | 1             | -s              | 1/sqrt(s²+1)     | 999 - j, u_j next to s      |
+| class          | c_skip     | c_out           | c_in          | c_noise                    |
+|----------------|------------|-----------------|---------------|----------------------------|
+| `EDMPrecond`   | d²/(s²+d²) | s d/sqrt(s²+d²) | 1/sqrt(s²+d²) | log(s)/4                   |
+| `VPPrecond`    | 1          | -s              | 1/sqrt(s²+1)  | 999 t with s = sigma_VP(t) |
+| `VEPrecond`    | 1          | s               | 1             | log(s/2)                   |
+| `iDDPMPrecond` | 1          | -s              | 1/sqrt(s²+1)  | 999 - j, u_j next to s     |
 
 `SongUNet` is DDPM++ and NCSN++, `DhariwalUNet` is ADM: one network, two styles of blocks. Names of
 modules are those of the published files, so that their tensors load as they are.
@@ -106,8 +106,8 @@ class EDMConfig:
             "augment_dim": (self.augment_dim, 0, 4096),
             "len(channel_mult)": (len(self.channel_mult), 1, 12),
             "len(resample_filter)": (len(self.resample_filter), 2, 4),
-            **{"channel_mult": (n, 1, 64) for n in self.channel_mult},
         }
+        counts |= {f"channel_mult[{i}]": (n, 1, 64) for i, n in enumerate(self.channel_mult)}
         for name, (got, low, high) in counts.items():
             if not isinstance(got, int) or not low <= got <= high:
                 raise ModelError(
@@ -367,7 +367,8 @@ class EDMNetwork(nn.Module):
 
     def forward(self, x: Tensor, c_noise: Tensor, labels: Tensor | None = None) -> Tensor:
         emb = self.embed(c_noise, labels)
-        aux, skips = x, []
+        aux = x
+        skips: list[Tensor] = []
         for layer in self.enc.values():
             if isinstance(layer, ConvThenHalve):
                 x = aux = skips[-1] = (x + layer(aux)) * math.sqrt(0.5)
@@ -377,11 +378,8 @@ class EDMNetwork(nn.Module):
         for layer in self.dec.values():
             if isinstance(layer, Block):
                 x = layer(torch.cat([x, skips.pop()], dim=1) if layer.joins else x, emb)
-        if self.config.adm:
-            norm, conv = self.out_norm, self.out_conv
-        else:
-            norm, conv = list(self.dec.values())[-2:]
-        out: Tensor = conv(F.silu(norm(x)))
+        last = [self.out_norm, self.out_conv] if self.config.adm else [*self.dec.values()][-2:]
+        out: Tensor = last[1](F.silu(last[0](x)))
         return out
 
 

@@ -97,7 +97,7 @@ class Attention(nn.Module):
             q, k, v = tokens.reshape(b, 3, self.heads, c // self.heads, -1).unbind(1)
         else:
             q, k, v = tokens.reshape(b, self.heads, 3, c // self.heads, -1).unbind(2)
-        mixed = self.proj_out(attend(q, k, v).reshape(b, c, -1))
+        mixed: Tensor = self.proj_out(attend(q, k, v).reshape(b, c, -1))
         return x + mixed.reshape(x.shape)
 
 
@@ -187,8 +187,7 @@ class OpenAIUNet(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        weight: Tensor = self.time_embed[0].weight
-        return weight.dtype
+        return next(self.parameters()).dtype
 
     def forward(self, x: Tensor, time: Tensor, label: Tensor | None = None) -> Tensor:
         half = self.config.model_channels // 2
