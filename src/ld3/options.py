@@ -1,4 +1,4 @@
-"""What a diffusers pipeline must be told besides its weights: prompts, size, what is compared."""
+"""What a pipeline or a checkpoint must be told besides its weights: prompts, labels, size."""
 
 from typing import Annotated, Any, Literal
 
@@ -37,6 +37,8 @@ class PipelineOptions(BaseModel):
     latents: bool = False
     tiling: bool = False
     net_time: NetTime = "float"
+    config: Annotated[str, Field(max_length=1000)] | None = None  # of a checkpoint
+    clamp: bool = False  # x0 of a checkpoint to [-1, 1]
     batch: Annotated[int, Field(ge=1, le=4096)] = 8
 
     @classmethod

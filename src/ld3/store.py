@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,18 @@ LEFTOVER = 3600  # seconds after which a temporary file belongs to nobody
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace the file at `path` in one move; its folder is made if need be."""
+    write_parts(path, [content])
+
+
+def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+    """:func:`write_bytes` for content that comes in parts, one of them in memory at a time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                for part in parts:
+                    file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(name, 0o644)

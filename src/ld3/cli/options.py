@@ -50,7 +50,8 @@ def together(decorators: Iterable[Decorator]) -> Decorator:
 def model_option() -> Decorator:
     return option(
         "--model", shown="fashion",
-        help="Model: a name of `ld3 models`, diffusers:PATH_OR_HUB_ID or package.module:function.",
+        help="Model: a name of `ld3 models`, the FILE of a published checkpoint, "
+        "diffusers:PATH_OR_HUB_ID or package.module:function.",
     )  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def teacher_options(solver: str, grid: str, steps: str) -> Decorator:
 
 
 def pipeline_options() -> Decorator:
-    """Options of `--model diffusers:...`."""
+    """Options of `--model diffusers:...` and `--model FILE`."""
     whole = "the pipeline's"
     return together(
         [
@@ -187,7 +188,24 @@ def pipeline_options() -> Decorator:
             flag("--tiling", default=None, help="Decode in tiles."),
             option("--net-time", shown="float",
                    help="Times as the network gets them: float, integer, bfloat16."),
+            config_option(),
+            clamp_option(),
         ]
+    )  # fmt: skip
+
+
+def config_option() -> Decorator:
+    return option(
+        "--config", shown="recognised",
+        help="Configuration of a checkpoint that does not hold it: a name such as "
+        "imagenet64_uncond, or a JSON file with the flags of its training script.",
+    )  # fmt: skip
+
+
+def clamp_option() -> Decorator:
+    return flag(
+        "--clamp", default=None,
+        help="Clamp x0 of an OpenAI checkpoint to [-1, 1], as its authors' sampler does.",
     )  # fmt: skip
 
 
@@ -235,7 +253,7 @@ def read_pipeline(options: dict[str, Any]) -> dict[str, Any] | None:
         found |= {"height": int(match[1]), "width": int(match[2] or match[1])}
     for name in (
         "negative_prompt", "frames", "tokens", "embedded_guidance", "rectified", "latents",
-        "tiling", "net_time",
+        "tiling", "net_time", "config", "clamp",
     ):  # fmt: skip
         found[name] = options.pop(name)
     return {name: value for name, value in found.items() if value is not None} or None

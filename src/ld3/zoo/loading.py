@@ -1,4 +1,4 @@
-"""Models and distances by name: shipped ones, diffusers pipelines, and a function of one's own."""
+"""Models and distances by name: shipped models, checkpoints, pipelines, functions of one's own."""
 
 import inspect
 import sys
@@ -24,6 +24,7 @@ from ld3.model_checks import (
 from ld3.models import Model, prior
 from ld3.options import PipelineOptions
 from ld3.store import digest as digest_of
+from ld3.zoo.checkpoints.load import SUFFIXES, is_checkpoint, load_opened, open_checkpoint
 from ld3.zoo.pipelines import of_pipeline
 from ld3.zoo.pipelines.folder import open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel
@@ -59,20 +60,24 @@ def load_model(
     learn: bool = True,
     options: PipelineOptions | None = None,
 ) -> Loaded:
-    """A shipped model by name, `diffusers:` with a folder or a hub id, or `package.module:function`
-    that returns a model.
+    """A shipped model by name, the file of a published checkpoint, `diffusers:` with a folder or a
+    hub id, or `package.module:function` that returns a model.
 
-    `options` are those of a pipeline. A function is given `device` and `dtype` if it takes
-    arguments of these names.
+    `options` are those of a pipeline or a checkpoint. A function is given `device` and `dtype` if
+    it takes arguments of these names.
     """
     check_device(device)
     wanted = None if dtype is None else getattr(torch, dtype)
     if name.startswith(PIPELINE):
         return _load_pipeline(name, device, wanted, learn, options or PipelineOptions())
+    if is_checkpoint(name):
+        return _load_checkpoint(name, device, wanted, learn, options or PipelineOptions())
+    if Path(name).suffix in SUFFIXES:
+        raise ModelError(f"model: got {name}, which is no file, expected a checkpoint")
     if options is not None:
         raise SpecError(
             f"model: got {name} with {', '.join(options.said()) or 'options of a pipeline'}, "
-            f"wanted these only for {PIPELINE}PATH"
+            f"wanted these only for {PIPELINE}PATH and for files"
         )
     if name in zoo.SHIPPED:
         card = zoo.SHIPPED[name]
@@ -80,7 +85,9 @@ def load_model(
         return Loaded(model, name, card.digest, identity_of(model, device), card.conditions)
     module, _, function = name.partition(":")
     if not function:
-        raise unknown("model", name, [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH"])
+        raise unknown(
+            "model", name, [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH", "FILE"]
+        )
     sys.path.insert(0, "")
     try:
         make: Callable[..., Model] = getattr(import_module(module), function)
@@ -98,6 +105,28 @@ def load_model(
             "argument dtype"
         )
     return loaded
+
+
+def _load_checkpoint(
+    name: str, device: str, dtype: torch.dtype | None, learn: bool, options: PipelineOptions
+) -> Loaded:
+    stamp = Path(name).expanduser().stat().st_mtime_ns
+    whole = options.model_copy(update={"batch": PipelineOptions().batch})
+    model, conditions = _opened_file(name, stamp, device, dtype, whole)
+    check_model(model, learn=learn, device=device)
+    digest = fingerprint(model, device) if model.digest is None else model.digest
+    said = None if whole == PipelineOptions() else options
+    return Loaded(model, name, digest, identity_of(model, device), conditions, said)
+
+
+@lru_cache(maxsize=1)
+def _opened_file(
+    name: str, stamp: int, device: str, dtype: torch.dtype | None, options: PipelineOptions
+) -> tuple[Model, str]:
+    """The model of a file, and its conditions in words; the last one stays open."""
+    found, family = open_checkpoint(name, options)
+    told = family.describe(found, options).conditions
+    return load_opened(found, family, device, dtype, options), "" if told == "none" else told
 
 
 def with_batch(
