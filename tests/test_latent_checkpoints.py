@@ -18,7 +18,6 @@ from ld3.errors import ModelError, SpecError, StoreError
 from ld3.models import bind_network
 from ld3.options import PipelineOptions
 from ld3.zoo.checkpoints.latent import (
-    latent_facts,
     latent_kind,
     latent_model,
     latent_pipeline,
@@ -35,6 +34,7 @@ from ld3.zoo.checkpoints.latent_parts import (
     make_unet,
     recognise_latent,
 )
+from ld3.zoo.checkpoints.load import convert_checkpoint, describe_checkpoint
 from ld3.zoo.checkpoints.reader import read_checkpoint
 from ld3.zoo.loading import load_model
 
@@ -259,7 +259,8 @@ def test_moving_averages_are_taken(make: Make) -> None:
     assert torch.equal(taken["time_embed.0.weight"], extra[name])
     unet = latent_pipeline(checkpoint).unet
     assert torch.equal(unet.time_embedding.linear_1.weight, extra[name])
-    assert latent_facts(checkpoint)["weights"] == "moving averages"
+    told = describe_checkpoint(checkpoint.path)[1]
+    assert "weights of the U-Net: moving averages" in told.notes
 
 
 def test_classes_and_the_empty_class(make: Make) -> None:
@@ -329,11 +330,30 @@ def test_other_betas_of_a_file_are_used(make: Make) -> None:
     assert schedule != ld3.make_schedule("ldm")
 
 
-def test_facts(make: Make) -> None:
-    facts = latent_facts(read_checkpoint(make("ldm-class")))
-    assert facts["schedule"] == "1000 steps, sqrt(beta) linear 0.0015 to 0.0195"
-    assert facts["weights"] == "as trained" and "empty class" in facts["conditions"]
-    assert facts["latents"] == "8x8, divided by 1.0 before decoding"
+def test_descriptions(make: Make) -> None:
+    checkpoint, told = describe_checkpoint(make("ldm-class"))
+    assert told.schedule == "1000 steps, sqrt(beta) linear 0.0015 to 0.0195"
+    assert told.shape == (3, 8, 8) and told.conditions == "classes"
+    assert told.parameters == sum(tensor.numel() for tensor in checkpoint.tensors.values())
+    assert "weights of the U-Net: as trained" in told.notes
+    assert "latents are divided by 1.0 before they are decoded" in told.notes
+
+
+def test_a_file_by_its_name_alone(make: Make, tmp_path: Path) -> None:
+    """`--model FILE`, and what `ld3 convert` makes of it: a folder, or a file with its sizes."""
+    path = make("ldm", ".ckpt")
+    sizes = tmp_path / "sizes.json"
+    sizes.write_text(json.dumps(CONFIG))
+    options = PipelineOptions(config=str(sizes))
+    loaded = load_model(str(path), options=options)
+    file = convert_checkpoint(path, tmp_path / "small.safetensors", options)
+    folder = convert_checkpoint(path, tmp_path / "small", options)
+    for name in (str(file), f"diffusers:{folder}"):
+        again = load_model(name)
+        assert again.digest == loaded.digest and again.model.shape == (3, 8, 8)
+        assert again.identity == loaded.identity
+    with pytest.raises(SpecError, match="embedded_guidance: got options that say nothing"):
+        load_model(str(path), options=PipelineOptions(embedded_guidance=2.0))
 
 
 # ---- what is refused
