@@ -48,6 +48,40 @@ def test_the_core_needs_torch_and_numpy_alone() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_imports_have_no_cycles() -> None:
+    """Neither between rooms nor inside them, also not through imports inside of functions."""
+    names = {}
+    for path in FILES:
+        if "files" not in path.parts:  # parts of exported files
+            parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+            names[".".join(parts).removesuffix(".__init__")] = path
+    uses = {name: _used(path, set(names)) - {name} for name, path in names.items()}
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way[way.index(name) :], name))
+        if name not in done:
+            for other in sorted(uses[name]):
+                visit(other, (*way, name))
+            done.add(name)
+
+    for name in names:
+        visit(name, ())
+
+
+def _used(path: Path, known: set[str]) -> set[str]:
+    """The modules of ld3 that a file imports anywhere."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in known else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & known
+
+
 def test_public_names_are_what_they_say() -> None:
     import ld3
 

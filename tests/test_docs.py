@@ -30,6 +30,7 @@ from ld3.cli import cli, main
 from ld3.distances import DISTANCES
 from ld3.known_grids import METHODS
 from ld3.schedules import SCHEDULES
+from ld3.runs.compare.methods import LEARNED
 from ld3.searches.registry import SEARCHES
 from ld3.solvers import SOLVERS
 
@@ -307,7 +308,7 @@ def test_registries_are_documented(kind: str) -> None:
     page = {"solver": "solvers", "method": "grids", "schedule": "schedules"}.get(kind, "distances")
     text = (ROOT / "docs" / f"{page}.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \|", text, flags=re.MULTILINE)
-    assert rows == [*REGISTRIES[kind], *(SEARCHES if kind == "method" else ())]
+    assert rows == [*REGISTRIES[kind], *((*SEARCHES, *LEARNED) if kind == "method" else ())]
 
 
 # ---- the picture of the architecture

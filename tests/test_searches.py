@@ -481,6 +481,11 @@ def test_the_first_step_of_ddss_by_hand() -> None:
     assert found.corrections is not None
     last = found.corrections[-1, 1:] / EDM().log_alpha(found.grid.times[-1]).exp()
     assert torch.allclose(last.abs(), torch.full((4,), 0.005).double(), rtol=1e-4)
+    small = DDSS(True, iterations=2, batch=12, rate_times=1e-6, rate_coefficients=1e-5)
+    second = small(problem, 0, quiet).tuned.corrections
+    assert second is not None  # the slopes hardly change; the second rate is half the first
+    later = second[-1, 1:] / EDM().log_alpha(found.grid.times[-1]).exp()
+    assert torch.allclose(later.abs(), torch.full((4,), 1.5e-5).double(), rtol=0.01)
 
 
 def test_features_are_those_of_the_distance() -> None:

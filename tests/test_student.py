@@ -330,8 +330,11 @@ def test_grids_with_losses_that_are_not_finite_come_last() -> None:
     never = FunctionModel(lambda x, t, c: x * math.nan, EDM(), "x0", (8,), None)
     assert len(find_starts(replace(problem, model=never), 2).names) == 2
     assert find_starts(replace(problem, model=never)).roughness == 0.0
-    huge = FunctionModel(lambda x, t, c: x.double() * t * 1e200, EDM(), "x0", (8,), None)
-    assert find_starts(replace(problem, model=huge)).roughness == 0.0
+    huge = FunctionModel(lambda x, t, c: 1e160 * t + 0 * x, EDM(), "x0", (8,), torch.float64)
+    z = problem.valid.noise.double()
+    wide = replace(problem, model=huge, steps=2, valid=replace(problem.valid, noise=z))
+    assert math.isnan(Student(wide).roughness(make_grid("edm", EDM(), 2)))  # inf / inf
+    assert find_starts(wide).roughness == 0.0
 
 
 def test_secants_are_for_rough_networks() -> None:

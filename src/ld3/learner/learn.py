@@ -236,7 +236,7 @@ class _Run:
             theta = self.parameters.flat(state.values) + basis @ phi
             return self.parameters.unflat(theta, state.values), memory
         slopes, values = self.parameters.unflat(slope, state.values), dict(state.values)
-        for name in set(recipe.moved(epoch)) & set(self.parameters.learned):
+        for name in (name for name in recipe.moved(epoch) if name in self.parameters.learned):
             values[name], memory[name] = optimizer_step(
                 recipe.rules[name], values[name], clipped(slopes[name], recipe.clip),
                 factor * float(state.rates[name]), memory.get(name, {}),
