@@ -76,6 +76,7 @@ OTHER: dict[str, dict[tuple[str, int, str], tuple[float, float]]] = {
         ("dpmpp", 3, ""): (1.9, 2.3),
         ("ipndm", 3, ""): (1.4, 2.4),
         ("ipndm", 4, ""): (1.7, 2.7),
+        ("deis", 3, "log-rho"): (2.4, 3.2),
     },
 }
 UNIPC = {1: (1.85, 2.2), 2: (2.65, 3.2), 3: (3.2, 4.4)}

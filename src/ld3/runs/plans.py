@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ld3 import __version__, zoo
+from ld3.errors import ModelError
 from ld3.known_grids import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.learner.presets import Preset
 from ld3.learner.starts import Starts
@@ -128,6 +129,11 @@ def score_tables(session: Session, tables: Mapping[str, Table], held_out: int) -
                 distance=found["distance"],
                 to_teacher=found["rmse"],
                 to_accurate=found["rmse_accurate"],
+            )
+        elif name in ("learned", "plan"):
+            raise ModelError(
+                f"{name}: got samples that are not finite on held-out noise, expected finite ones; "
+                "learn with another --start or --seed, or a smaller --recipe rate=0.02"
             )
         session.report("scoring on held-out noise", done + 1, len(tables))
     return scores
