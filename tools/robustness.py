@@ -161,6 +161,8 @@ def flips(words: tuple[str, ...], place: Path, chance: random.Random) -> Iterato
             shutil.rmtree(out)
             assert run(words, out) == 0
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(tried.items()))
+    if lost:
+        kinds += f"; lost: {dict(lost)}"
     name = f"a flipped bit in a file of `ld3 {words[0]}`"
     yield name, f"{sum(tried.values())} files", str(sum(lost.values())), kinds
 
@@ -221,9 +223,7 @@ def main() -> None:
     chance, rows = random.Random(0), []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "small.py").write_text(
-            "from __main__ import small\n\n\ndef make():\n    return small()\n"
-        )
+        (place / "small.py").write_text("from __main__ import small as make\n")
         os.chdir(place)
         for name, work in (
             ("kill-learn", lambda p: [kills(LEARN, args.kills, p, chance)]),
@@ -246,9 +246,8 @@ def main() -> None:
             "| tried | how often | lost | |", "|---|---|---|---|",
             *(f"| {' | '.join(row)} |" for row in rows),
         ]  # fmt: skip
-        text = (
-            f"Made by `python tools/robustness.py --kills {args.kills}`, ld3 {ld3.__version__}.\n\n"
-        )
+        made = f"python tools/robustness.py --kills {args.kills} --rounds {args.rounds}"
+        text = f"Made by `{made}`, ld3 {ld3.__version__}.\n\n"
         args.page.parent.mkdir(parents=True, exist_ok=True)
         args.page.write_text(text + "\n".join(lines) + "\n")
     sys.exit(any(row[2] != "0" for row in rows))
