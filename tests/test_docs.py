@@ -29,8 +29,8 @@ import pytest
 from ld3.cli import cli, main
 from ld3.distances import DISTANCES
 from ld3.known_grids import METHODS
-from ld3.schedules import SCHEDULES
 from ld3.runs.compare.methods import LEARNED
+from ld3.schedules import SCHEDULES
 from ld3.searches.registry import SEARCHES
 from ld3.solvers import SOLVERS
 

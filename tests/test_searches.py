@@ -14,7 +14,7 @@ from ld3.distances import FeatureDistance, l2
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, knots
 from ld3.known_grids import HANDMADE, tangent_law
-from ld3.models import FunctionModel, Model, bind
+from ld3.models import FunctionModel, Model, bind, is_latent
 from ld3.problem import Problem, Student
 from ld3.sampling import trajectory
 from ld3.schedules import Schedule
@@ -24,7 +24,7 @@ from ld3.searches.dmn import DMN, error_bound, lowest_bound
 from ld3.searches.gits import GITS, cheapest_path, jump_costs
 from ld3.searches.oss import OSS
 from ld3.searches.registry import SEARCHES, Found, find
-from ld3.searches.trajectories import fine_trajectory, is_latent, some
+from ld3.searches.trajectories import fine_trajectory, some
 from ld3.zoo.toy import gaussian, image_mixture, mixture
 from learning_toys import STD, counted, exact_pairs, solved_pairs
 
@@ -204,7 +204,7 @@ def test_dmn_takes_p_from_the_kind_of_model() -> None:
     plain = problem_of(modes(EDM()), 5)
     own = FunctionModel(plain.model.forward, EDM(), "x0", (2,), dtype=None, decoder=lambda x: 3 * x)
     latent = problem_of(own, 5)
-    assert is_latent(latent) and not is_latent(plain)
+    assert is_latent(latent.model) and not is_latent(plain.model)
     quick = DMN(iterations=20)
     for problem, p in ((plain, 1.0), (latent, 2.0)):
         times = quick(problem, 0, quiet).tuned.grid.times

@@ -1,4 +1,4 @@
-"""What is lost when things go wrong: kills, shared folders, damaged files, other models, full disks.
+"""What is lost when things go wrong: kills, shared folders, damaged files, full disks.
 
     python tools/robustness.py [--kills 100] [--page docs/results/robustness.md]
 
@@ -97,6 +97,11 @@ def result(out: Path) -> dict[str, object]:
     return found
 
 
+def answer(out: Path) -> dict[str, object]:
+    """The result without logs and states, which a finished run does not read."""
+    return {name: value for name, value in result(out).items() if name in ("plan.json", "compare")}
+
+
 def kills(words: tuple[str, ...], count: int, place: Path, chance: random.Random) -> Row:
     """SIGKILL at a random moment, again and again, until the run comes through."""
     assert run(words, place / "whole") == 0
@@ -137,12 +142,13 @@ def flips(words: tuple[str, ...], place: Path, chance: random.Random) -> Iterato
     """One bit in every stored file, one file at a time."""
     out = place / "flipped"
     assert run(words, out) == 0
-    whole = result(out)
+    whole = answer(out)
     tried: Counter[str] = Counter()
     lost: Counter[str] = Counter()
     for file in sorted(path for path in out.rglob("*") if path.is_file()):
         kind = file.parent.name if "cache" in file.parts else file.name
-        kind = kind if not file.parent.parent.name == "learned" else f"learned/{file.name}"
+        if file.parent.parent.name == "learned":
+            kind = f"learned/{file.name}"
         if file.suffix not in (".json", ".safetensors", ".jsonl"):
             continue
         content = bytearray(file.read_bytes())
@@ -150,11 +156,13 @@ def flips(words: tuple[str, ...], place: Path, chance: random.Random) -> Iterato
         file.write_bytes(content)
         code = run(words, out)
         tried[kind] += 1
-        if code != 0 or result(out) != whole:
+        if code != 0 or answer(out) != whole:
             lost[kind] += 1
             shutil.rmtree(out)
             assert run(words, out) == 0
     kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(tried.items()))
+    if lost:
+        kinds += f"; lost: {dict(lost)}"
     name = f"a flipped bit in a file of `ld3 {words[0]}`"
     yield name, f"{sum(tried.values())} files", str(sum(lost.values())), kinds
 
@@ -200,7 +208,7 @@ def full_disk(words: tuple[str, ...], place: Path) -> Row:
     for limit in limits:
         out = place / f"full-{limit}"
         code = run(words, out, limit)
-        left = [file for file in out.rglob("*.tmp")] if out.exists() else []
+        left = list(out.rglob("*.tmp")) if out.exists() else []
         lost += code not in (0, 2) or bool(left) or run(words, out) != 0 or result(out) != whole
     return f"a full disk under `ld3 {words[0]}`", f"{len(limits)} limits", str(lost), ""
 
@@ -215,7 +223,7 @@ def main() -> None:
     chance, rows = random.Random(0), []
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "small.py").write_text("from __main__ import small\n\n\ndef make():\n    return small()\n")
+        (place / "small.py").write_text("from __main__ import small as make\n")
         os.chdir(place)
         for name, work in (
             ("kill-learn", lambda p: [kills(LEARN, args.kills, p, chance)]),
@@ -238,7 +246,8 @@ def main() -> None:
             "| tried | how often | lost | |", "|---|---|---|---|",
             *(f"| {' | '.join(row)} |" for row in rows),
         ]  # fmt: skip
-        text = f"Made by `python tools/robustness.py --kills {args.kills}`, ld3 {ld3.__version__}.\n\n"
+        made = f"python tools/robustness.py --kills {args.kills} --rounds {args.rounds}"
+        text = f"Made by `{made}`, ld3 {ld3.__version__}.\n\n"
         args.page.parent.mkdir(parents=True, exist_ok=True)
         args.page.write_text(text + "\n".join(lines) + "\n")
     sys.exit(any(row[2] != "0" for row in rows))

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ld3.errors import Ld3Error, SpecError, StoreError
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, learn_course
@@ -83,15 +85,12 @@ class _Log:
             every = [line for lines in self.lines.values() for line in lines]
             write_bytes(self.file, ("\n".join(every) + "\n").encode())
 
-    def losses(self, start: str) -> tuple[float, ...]:
-        found = [json.loads(line)["loss"] for line in self.lines[start]]
-        return tuple(loss for loss in found if loss is not None)
-
 
 def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Reached:
     """Learn to the end from each start, by name, and take what validates best."""
     log = _Log.open(descent.folder, list(courses))
     ends: dict[str, Progress] = {}
+    losses: dict[str, list[float]] = {}  # stored with the state, so that they are proved, too
     with _tracker(descent.folder, descent.tensorboard) as track:
         for number, (name, make) in enumerate(courses.items()):
             share = f" ({number + 1} of {len(courses)})" * (len(courses) > 1)
@@ -100,6 +99,7 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
             )
             key = {"run": dict(descent.key), "start": name}
             tensors = None if file is None else read_proved_tensors(file, key)
+            losses[name] = [] if tensors is None else tensors.pop("losses").tolist()
             state = None if tensors is None else State.from_tensors(tensors)
             log.cut(name, 0 if state is None else state.iteration)
             try:
@@ -110,15 +110,20 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
                         continue  # where the run was left
                     if last.loss is not None:
                         log.add(name, last)
+                        losses[name].append(last.loss)
                         track(len(log.lines[name]), last)
                     if file is not None:
-                        write_proved_tensors(file, key, last.state.to_tensors())
+                        curve = torch.tensor(losses[name], dtype=torch.float64, device="cpu")
+                        write_proved_tensors(
+                            file, key, {**last.state.to_tensors(), "losses": curve}
+                        )
                     descent.report(_losses(last) + share, last.iteration, last.total)
             except (KeyboardInterrupt, Ld3Error) as stop:
                 _stopped(descent, list(ends.values()), stop)
     best = min(ends, key=lambda name: ends[name].best)
     spent = sum(end.state.evaluations for end in ends.values())
-    return Reached(ends[best], best, spent, log.losses(best))
+    curve_of_best = tuple(loss for loss in losses[best] if math.isfinite(loss))
+    return Reached(ends[best], best, spent, curve_of_best)
 
 
 def _losses(last: Progress) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ld3 import __version__, zoo
+from ld3.errors import ModelError
 from ld3.known_grids import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.learner.presets import Preset
 from ld3.learner.starts import Starts
@@ -45,7 +46,6 @@ def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Sco
     )
     return make_plan(
         run.session,
-        run.solver,
         guidances=run.scales,
         nfe=run.nfe,
         learned=provenance,
@@ -54,11 +54,9 @@ def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Sco
     )
 
 
-def make_plan(session: Session, solver: Solver, guidances: tuple[float, ...], **parts: Any) -> Plan:
-    """A plan for the session's model."""
+def make_plan(session: Session, guidances: tuple[float, ...], **parts: Any) -> Plan:
+    """A plan for the session's model, with these parts."""
     model, loaded = session.model, session.loaded
-    if "solver" not in parts:
-        parts["solver"] = SolverPart(name=solver.name, order=solver.order, variant=solver.variant)
     return Plan(
         schedule=schedule_to_json(model.schedule),
         model=ModelPart(
@@ -77,17 +75,14 @@ def make_plan(session: Session, solver: Solver, guidances: tuple[float, ...], **
 
 def solver_numbers(session: Session, tuned: TunedSolver) -> dict[str, Any]:
     """Times and corrections of a plan; the whole table for a solver that is not in the registry."""
-    numbers: dict[str, Any] = {
-        "times": tuned.grid.times.tolist(),
-        "net_times": tuned.grid.net_times.tolist(),
-    }
-    solver = tuned.solver
+    solver, grid = tuned.solver, tuned.grid
+    numbers = {"times": grid.times.tolist(), "net_times": grid.net_times.tolist()}
+    part = SolverPart(name=solver.name, order=solver.order, variant=solver.variant)
     if SOLVERS.get(solver.name) is type(solver):
-        return {**numbers, "corrections": rows_of(tuned.corrections)}
+        return {**numbers, "solver": part, "corrections": rows_of(tuned.corrections)}
     table = tuned.table(session.model.schedule)
     own = TablePart(rows=rows_of(table.weights[1:]) or [], net_times=table.net_times.tolist())
-    part = SolverPart(name=solver.name, order=solver.order, variant=solver.variant, table=own)
-    return {**numbers, "solver": part}
+    return {**numbers, "solver": part.model_copy(update={"table": own})}
 
 
 def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> dict[str, Scores]:
@@ -134,6 +129,11 @@ def score_tables(session: Session, tables: Mapping[str, Table], held_out: int) -
                 distance=found["distance"],
                 to_teacher=found["rmse"],
                 to_accurate=found["rmse_accurate"],
+            )
+        elif name in ("learned", "plan"):
+            raise ModelError(
+                f"{name}: got samples that are not finite on held-out noise, expected finite ones; "
+                "learn with another --start or --seed, or a smaller --recipe rate=0.02"
             )
         session.report("scoring on held-out noise", done + 1, len(tables))
     return scores

@@ -388,7 +388,7 @@ class Preconditioned(nn.Module):
 
     The time of iDDPM's preconditioner is rounded to a table in the original, which leaves no
     gradient. Here it runs linearly in log sigma from one entry to the next, and equals the
-    original at the entries; `rounded` gives the original.
+    original at the entries; `rounded` gives the original's values, with the gradients of this form.
     """
 
     u: Tensor
@@ -410,15 +410,16 @@ class Preconditioned(nn.Module):
                 return 999 * (root - 0.1) / 19.9
             case "VEPrecond":
                 return (sigma / 2).log()
-        if rounded:
-            u = self.u.to(sigma.dtype)
-            return 999.0 - (sigma[:, None] - u).abs().argmin(dim=1).to(sigma.dtype)
         levels = self.u[:-1].to(sigma.dtype).log().flip(0)  # rising; the last entry is zero
         log = sigma.log()
         left = torch.searchsorted(levels, log.detach()).sub(1).clamp(0, len(levels) - 2)
         start, end = levels[left], levels[left + 1]
         place = left + (log - start) / (end - start)  # 999 - j: the place in the flipped table
-        return place.clamp(-1, len(levels) - 1)
+        place = place.clamp(-1, len(levels) - 1)
+        if not rounded:
+            return place
+        nearest = (sigma.detach()[:, None] - self.u.to(sigma.dtype)).abs().argmin(dim=1)
+        return place + (len(levels) - 1 - nearest - place.detach())
 
     def raw(
         self, x: Tensor, sigma: Tensor, labels: Tensor | None = None, rounded: bool = False

@@ -9,8 +9,8 @@ used is in proportion to bytes of the file.
 """
 
 import codecs
+import io
 import math
-import os
 import struct
 from collections.abc import Callable
 from typing import BinaryIO
@@ -75,7 +75,7 @@ class Region:
     """A part of an open file, read from front to back through a buffer of its own."""
 
     def __init__(self, file: BinaryIO, span: Span | None = None) -> None:
-        size = file.seek(0, os.SEEK_END)
+        size = file.seek(0, io.SEEK_END)
         self.file = file
         self.start, self.end = (0, size) if span is None else (span.start, span.start + span.size)
         if not 0 <= self.start <= self.end <= size:

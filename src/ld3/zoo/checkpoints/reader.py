@@ -44,6 +44,7 @@ Kind = Literal["edm", "lightning", "state-dict", "point-cloud", "safetensors"]
 MAX_HEADER = 100_000_000  # bytes of a safetensors header, as safetensors itself limits it
 MAX_MEMBERS = 1_000_000  # of a zip
 MAX_DEPTH = 50  # of modules in modules
+MAX_MODULES = 100_000
 MAX_TENSORS = 1_000_000
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of torch.save before 1.6
 LEGACY = 1001  # the second
@@ -196,12 +197,12 @@ def read_checkpoint(path: Path | str) -> Checkpoint:
     except OSError as error:
         raise ModelError(f"{path}: cannot read: {error.strerror or error}") from None
     except BadFile as error:
-        raise ModelError(f"{path}: {error}") from None
+        raise ModelError(f"{path}: {printable(str(error))}") from None
     except (
         ValueError, TypeError, KeyError, IndexError, ArithmeticError, EOFError, RecursionError,
         MemoryError, NotImplementedError, zipfile.BadZipFile,
     ) as error:  # fmt: skip
-        reason = (str(error).splitlines() or [""])[0][:120]
+        reason = printable(str(error))[:120]
         raise ModelError(
             f"{path}: got a damaged file ({type(error).__name__}: {reason}), expected a whole "
             "checkpoint; download it again"
@@ -242,6 +243,7 @@ class _Reading:
         self.storages: dict[str, Span] = {}  # by key: of the zip, or of the stream
         self.nested: dict[int, Storage] = {}  # by place: storages inside of the pickle
         self.names: set[str] = set()
+        self.modules = 0
         self.widths: dict[str, int] = {}  # bytes of a number, by key of its storage
 
     # Containers
@@ -376,7 +378,7 @@ class _Reading:
             kind,
             Tensors(self.path, entries),
             config if isinstance(config, dict) else {},
-            tuple(sorted(self.names - known)),
+            tuple(sorted(printable(name) for name in self.names - known)),
             self.size,
         )
 
@@ -386,8 +388,8 @@ class _Reading:
             raise BadFile(f"got {len(weights)} tensors, expected at most {MAX_TENSORS}")
         found: dict[str, Entry] = {}
         for name, value in weights.items():
-            if not isinstance(name, str):
-                raise BadFile(f"got {_shown(name)} as a name of a tensor, expected a text")
+            if not isinstance(name, str) or not name.isprintable():
+                raise BadFile(f"got {_shown(name)} as a name of a tensor, expected a plain text")
             found[name] = self.entry(name, value)
         return found
 
@@ -418,8 +420,12 @@ class _Reading:
 
     def _walk(self, module: object, prefix: str, entries: dict[str, Entry], depth: int) -> None:
         """Parameters and buffers of a module and of those inside it, names joined by dots."""
-        if depth > MAX_DEPTH or len(entries) > MAX_TENSORS:
-            raise BadFile(f"got modules nested more than {MAX_DEPTH} deep, expected fewer")
+        self.modules += 1
+        if depth > MAX_DEPTH or self.modules > MAX_MODULES:
+            raise BadFile(
+                f"got over {MAX_MODULES} modules, or some nested more than {MAX_DEPTH} deep, "
+                "expected fewer"
+            )
         found = _persistent(module)
         if found is not None:
             state = found[1]
@@ -434,12 +440,14 @@ class _Reading:
             for name, value in (mapping(state.get(group)) or {}).items():
                 skipped = group == "_buffers" and isinstance(hidden, list) and name in hidden
                 if value is not None and not skipped:
-                    full = f"{prefix}{name}"
-                    if full in entries:
-                        raise BadFile(f"got {full[:80]} twice, expected each name once")
+                    full = f"{prefix}{name}" if isinstance(name, str) else ""
+                    if not full.isprintable() or not full or full in entries:
+                        raise BadFile(f"got the name {full[:80]!r}, expected each name once")
                     entries[full] = self.entry(full, value)
         for name, inner in (mapping(state.get("_modules")) or {}).items():
             if inner is not None:
+                if not isinstance(name, str):
+                    raise BadFile(f"got {_shown(name)} as a name of a module, expected a text")
                 self._walk(inner, f"{prefix}{name}.", entries, depth + 1)
 
     # Tensors
@@ -569,6 +577,11 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**48
 
 
+def printable(text: str) -> str:
+    """A text of the file for a terminal: on one line, without control characters."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
 def _shown(value: object) -> str:
     """A value of the file in a message."""
     if isinstance(value, Made):
@@ -604,6 +617,8 @@ def _safetensors(path: Path, file: BinaryIO, size: int) -> Checkpoint:
         raise BadFile("got a damaged header, expected safetensors")
     entries: dict[str, Entry] = {}
     for name, words in header.items():
+        if not name.isprintable():
+            raise BadFile(f"got {name[:80]!r} as a name of a tensor, expected a plain text")
         dtype, shape = SAFE_DTYPES.get(words["dtype"]), _sizes(words["shape"])
         first, last = words["data_offsets"]
         if dtype is None or shape is None or not _is_count(first) or not _is_count(last):
