@@ -59,9 +59,9 @@ def cost_table(numbers: PaperNumbers, model: str, tables: Sequence[ResultTable])
         for column, spent in zip(head, row.cells, strict=True):
             if spent is not None:
                 score = None if scores is None else _cell(scores, row.label, column)
-                nfe = Value(value=float(column.removeprefix("NFE ")))
-                cells = (nfe, score, Value(value=spent.value / 60))
-                label = (f"{row.label[-1]}, here", model, "this run")
+                cells = (score, Value(value=spent.value / 60))
+                nfe = column.removeprefix("NFE ")
+                label = (f"{row.label[-1]}, here", model, "this run", nfe)
                 rows.append(ResultRow(label=label, cells=cells))
     return ResultTable(title=_title(numbers), head=numbers.head, rows=tuple(rows), places=2)
 
