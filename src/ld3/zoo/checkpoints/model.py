@@ -83,13 +83,13 @@ def with_weights(
     weights = {name for name, _ in network.named_parameters()}
     found = hashlib.sha256()
     state: dict[str, Tensor] = {}
-    for name in sorted(tensors):
-        tensor = tensors[name]
+    for name, tensor in tensors.each():
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
         wanted = dtype if name in weights else torch.promote_types(dtype, torch.float32)
-        layout = torch.channels_last if tensor.dim() == 4 else torch.preserve_format
-        state[name] = tensor.to(device, wanted).to(memory_format=layout)
+        layout = torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
+        place = torch.empty(tensor.shape, dtype=wanted, device=device, memory_format=layout)
+        state[name] = place.copy_(tensor)
     network.load_state_dict(state, assign=True)
     network.eval().requires_grad_(False)
     return network, found.hexdigest()[:16]
