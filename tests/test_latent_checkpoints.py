@@ -14,9 +14,14 @@ from tests import pipelines as tiny
 from torch import Tensor
 
 import ld3
+from ld3.cli import main
 from ld3.errors import ModelError, SpecError, StoreError
 from ld3.models import bind_network
 from ld3.options import PipelineOptions
+from ld3.plan import Plan
+from ld3.report.experiments import result_lines
+from ld3.runs.experiments import run_reproduce
+from ld3.runs.experiments.spec import SPECS, read_experiment
 from ld3.zoo.checkpoints.latent import (
     latent_kind,
     latent_model,
@@ -310,15 +315,6 @@ def test_gradients_in_time_reach_through(make: Make) -> None:
     assert abs(float(slope - (ends[0] - ends[1]) / (2 * step))) < 1e-5 * abs(float(slope))
 
 
-def test_a_checkpoint_is_learned(make: Make) -> None:
-    model = latent_model(read_checkpoint(make("ldm-class")), PipelineOptions(classes=(1, 2)))
-    plan = ld3.learn(
-        model, solver="euler", nfe=3, preset="fast", pairs=2, guidance=2.0, start="logsnr",
-        recipe={"epochs": 1}, held_out=0, distance="l2", progress=False,
-    )  # fmt: skip
-    assert plan.nfe == 3 and plan.model.guidance == 2.0
-
-
 def test_other_betas_of_a_file_are_used(make: Make) -> None:
     betas = torch.linspace(0.0015**0.5, 0.0195**0.5, 1000, dtype=torch.float64).square()
     usual = make_scheduler({"betas": betas.float()}, LDM)
@@ -354,6 +350,36 @@ def test_a_file_by_its_name_alone(make: Make, tmp_path: Path) -> None:
         assert again.identity == loaded.identity
     with pytest.raises(SpecError, match="embedded_guidance: got options that say nothing"):
         load_model(str(path), options=PipelineOptions(embedded_guidance=2.0))
+
+
+def test_learn_and_sample_by_the_command(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan knows the file, its labels and its guidance."""
+    words = f"learn --model {make('ldm-class')} --label 3 --label 5 --guidance 2 --nfe 3"
+    words += " --preset fast --pairs 2 --held-out 1 --start logsnr --teacher-steps 6"
+    words += f" --solver euler --recipe epochs=1 --out {tmp_path}"
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    said = capsys.readouterr()
+    assert end.value.code == 0, said.err
+    plan = Plan.load(said.out.split()[-1])
+    assert plan.model.options == PipelineOptions(classes=(3, 5)) and plan.model.guidance == 2
+    assert ld3.run_sample(plan, [0, 1], "cpu", force=False).shape == (2, 3, 16, 16)
+
+
+def test_reproduce_on_a_file(make: Make, tmp_path: Path) -> None:
+    """The paper's settings, made small; beside them the paper's numbers for this model."""
+    text = (SPECS / "latent.toml").read_text().replace('"lpips-vgg"', '"l2"')
+    small_sizes = '[quick.compare]\nmethods = ["uniform", "edm"]\nteacher_steps = 4\n'
+    (tmp_path / "latent.toml").write_text(text.replace("[quick.compare]\n", small_sizes))
+    file = make("ldm").rename(tmp_path / "lsun_beds256.safetensors")
+    experiment = read_experiment(tmp_path / "latent.toml")
+    result = run_reproduce(experiment, str(file), quick=True, out=tmp_path)
+    ours, paper = result.tables
+    assert ours.title == "Distance to the teacher"
+    assert paper.title.startswith("The paper's Table 21, LSUN-Bedroom, Fréchet distance")
+    assert any("20.15" in line for line in result_lines(result))
 
 
 # ---- what is refused

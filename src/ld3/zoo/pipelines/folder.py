@@ -104,9 +104,8 @@ def _index(folder: Path, name: str) -> Mapping[str, Any]:
     """model_index.json, if it names nothing but known classes and the weights are no pickles."""
     if folder.is_file():
         raise ModelError(
-            f"diffusers:{name}: got a file, wanted a folder with model_index.json; "
-            "single checkpoints are turned into one by diffusers' from_single_file and "
-            "save_pretrained"
+            f"diffusers:{name}: got a file, wanted a folder with model_index.json; a checkpoint "
+            "of one file is a model by its name alone, without diffusers:"
         )
     try:
         index: dict[str, Any] = read_json(folder / "model_index.json")
