@@ -14,7 +14,7 @@ from ld3.distances import FeatureDistance, l2
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, knots
 from ld3.known_grids import HANDMADE, tangent_law
-from ld3.models import FunctionModel, Model, bind
+from ld3.models import FunctionModel, Model, bind, is_latent
 from ld3.problem import Problem, Student
 from ld3.sampling import trajectory
 from ld3.schedules import Schedule
@@ -24,7 +24,7 @@ from ld3.searches.dmn import DMN, error_bound, lowest_bound
 from ld3.searches.gits import GITS, cheapest_path, jump_costs
 from ld3.searches.oss import OSS
 from ld3.searches.registry import SEARCHES, Found, find
-from ld3.searches.trajectories import fine_trajectory, is_latent, some
+from ld3.searches.trajectories import fine_trajectory, some
 from ld3.zoo.toy import gaussian, image_mixture, mixture
 from learning_toys import STD, counted, exact_pairs, solved_pairs
 
