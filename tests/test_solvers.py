@@ -162,6 +162,18 @@ def test_gradients_against_finite_differences(solver: Solver, steps: int, path: 
         assert found[1] is not None and found[1][-1] == 0  # the end is never asked
 
 
+@pytest.mark.parametrize(
+    ("name", "order", "variant"),
+    [
+        ("euler", 1, ""), ("heun", 2, ""), ("dpmpp", 3, ""), ("dpm-single", 2, ""),
+        ("ipndm", 3, ""), ("unipc", 3, "bh1"), ("deis", 3, "rho"),
+    ],
+)  # fmt: skip
+def test_order_and_variant_by_default(name: str, order: int, variant: str) -> None:
+    solver = make_solver(name)
+    assert (solver.order, solver.variant) == (order, variant)
+
+
 def test_nearly_equal_times_stay_finite(solver: Solver) -> None:
     schedule = EDM()
     model = mixture([[-0.6], [0.6]], 0.2, schedule)

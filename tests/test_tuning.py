@@ -27,6 +27,7 @@ from ld3 import (
 from ld3.density import Warp
 from ld3.errors import PlanError
 from ld3.parameters import GROUPS, FamilyParameters, GridParameters, SolverParameters
+from ld3.plan import rows_of
 from ld3.schedules import schedule_to_json
 from ld3.table import TunedSolver
 from ld3.zoo.toy import mixture
@@ -294,7 +295,7 @@ def plan_with(rows: object) -> dict[str, object]:
 def test_a_plan_keeps_corrections() -> None:
     made = parameters("dpmpp", 3)
     _, tuned = shaken(made)
-    plan = Plan.checked(plan_with(Plan.rows(tuned)))
+    plan = Plan.checked(plan_with(rows_of(tuned.corrections)))
     assert tuned.corrections is not None
     assert plan.tuned.corrections is not None
     assert torch.equal(plan.tuned.corrections, tuned.corrections.detach())
