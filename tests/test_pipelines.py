@@ -689,7 +689,7 @@ def test_learn_and_sample_from_a_folder(
         ("--resolution 4", "height: got 4"),
         ("--net-time double", "net_time: got 'double'"),
         ("--prompts none.txt", "cannot read none.txt"),
-        ("--prompt a --prompts none.txt", "wanted one of them"),
+        ("--prompt a --prompts none.txt", "give one of them"),
         ("--model fashion --prompt a", "got fashion with prompts, wanted these only for"),
     ],
 )

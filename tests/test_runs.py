@@ -404,7 +404,11 @@ def test_what_is_damaged_is_made_again(place: Path) -> None:
     (folder.parent / "result.json").unlink()
     assert inside(place, *TINY).returncode == 0
     assert numbers(folder.parent) == learned
-    assert {file: file.read_bytes() for file in whole} == whole
+    for file, content in whole.items():
+        if file.suffix == ".json":  # where a seventeenth digit may say nothing
+            assert json.loads(file.read_bytes()) == json.loads(content), file
+        else:
+            assert file.read_bytes() == content, file
 
 
 def test_no_line_of_progress_is_lost_in_the_second_start(place: Path) -> None:

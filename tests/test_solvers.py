@@ -62,12 +62,32 @@ def graded(schedule: Schedule, grid: TimeGrid) -> TimeGrid:
     return TimeGrid.of(schedule.time_at(torch.cat(split)))
 
 
-# What is below the nominal order, and why: the published third-order formula of DPM++ takes half of
-# a Taylor term; iPNDM uses the weights of equal steps on unequal ones.
-LOWER = {
-    "even": {("dpmpp", 3): 2, ("ipndm", 3): 2, ("ipndm", 4): 2},
-    "uneven": {("dpmpp", 3): 2, ("ipndm", 2): 1, ("ipndm", 3): 1, ("ipndm", 4): 1},
+# Where the order is not the nominal one, and why: the published third-order formula of DPM++ takes
+# half of a Taylor term; iPNDM uses the weights of equal steps on unequal ones; the corrector of
+# UniPC adds an order; DEIS-3 in log rho gains one on even steps, where its error term cancels.
+OTHER: dict[str, dict[tuple[str, int, str], tuple[float, float]]] = {
+    "even": {
+        ("dpmpp", 3, ""): (1.9, 2.3),
+        ("ipndm", 3, ""): (1.8, 2.2),
+        ("ipndm", 4, ""): (1.9, 2.2),
+        ("deis", 3, "log-rho"): (3.8, 4.2),
+    },
+    "uneven": {
+        ("dpmpp", 3, ""): (1.9, 2.3),
+        ("ipndm", 3, ""): (1.4, 2.4),
+        ("ipndm", 4, ""): (1.7, 2.7),
+    },
 }
+UNIPC = {1: (1.85, 2.2), 2: (2.65, 3.2), 3: (3.2, 4.4)}
+
+
+def order_range(solver: Solver, kind: str) -> tuple[float, float]:
+    """The lowest and the highest order that may be observed."""
+    if solver.name == "unipc":
+        return UNIPC[solver.order]
+    key = (solver.name, solver.order, solver.variant)
+    slack = 0.12 * solver.order
+    return OTHER[kind].get(key, (solver.order - slack, solver.order + slack))
 
 
 @pytest.mark.parametrize("path", SCHEDULES)
@@ -87,8 +107,8 @@ def test_order_of_convergence(solver: Solver, path: str, kind: str) -> None:
         halved = torch.stack([lam[:-1], (lam[:-1] + lam[1:]) / 2], dim=1).flatten()
         lam = torch.cat([halved, lam[-1:]])
     observed = (3 * (errors[0] - errors[3]) + errors[1] - errors[2]) / 10  # least squares
-    wanted = LOWER[kind].get((solver.name, solver.order), solver.order)
-    assert observed > 0.8 * wanted, f"observed order {observed:.2f}"
+    low, high = order_range(solver, kind)
+    assert low < observed < high, f"observed order {observed:.2f}, expected {low} to {high}"
 
 
 @pytest.mark.parametrize("steps", range(1, 13))

@@ -42,6 +42,12 @@ def make_tasks(problems: Sequence[Problem]) -> list[Task]:
     return tasks
 
 
+def prepare(tasks: Iterable[Task]) -> None:
+    """Evaluate what hard forcing needs once; students that did so are left alone."""
+    for task in tasks:
+        task.student.prepare()
+
+
 def evaluations(tasks: Iterable[Task]) -> int:
     """Total cost of the students so far."""
     return sum(student.evaluations for student in {task.student for task in tasks})

@@ -20,7 +20,7 @@ from ld3.errors import SpecError
 from ld3.grids import TimeGrid
 from ld3.known_grids import make_grid
 from ld3.learner import rules
-from ld3.learner.course import Course, Task, evaluations, make_tasks
+from ld3.learner.course import Course, Task, evaluations, make_tasks, prepare
 from ld3.learner.forcing import keep_better, projected_step, radius
 from ld3.learner.least_squares import gauss_newton_step, preconditioner
 from ld3.learner.optimizers import Memory, clipped, optimizer_step
@@ -90,14 +90,11 @@ def learn_course(
     Yields as :func:`learning` does; `tuned` is the solver of the first problem.
     """
     tasks, first = make_tasks(course.problems), course.problems[0]
-    if _radius(course, recipe) == 0:
-        for task in tasks:
-            task.student.prepare()
+    hard = _radius(course, recipe) == 0
     if state is None:
-        spent, state = course.evaluations, _first_state(course, tasks, recipe)
-        state = replace(state, evaluations=spent + evaluations(tasks))
-    else:
-        spent = state.evaluations - evaluations(tasks)  # what is prepared again counts once
+        prepare(tasks if hard else [])
+        state = _first_state(course, tasks, recipe)
+        state = replace(state, evaluations=course.evaluations + evaluations(tasks))
     scales = state.scales.tolist()
     tasks = [replace(task, scale=scale) for task, scale in zip(tasks, scales, strict=True)]
     batches = math.ceil(len(first.train) / recipe.batch)
@@ -105,6 +102,9 @@ def learn_course(
         course.parameters, recipe, tasks, batches * recipe.all_epochs, _radius(course, recipe)
     )
     yield run.progress(state, None, None)
+    if state.iteration < run.total and not state.done:
+        prepare(tasks if hard else [])
+    spent = state.evaluations - evaluations(tasks)  # what a resumed run prepares again counts once
     while state.iteration < run.total and not state.done:
         epoch, position = divmod(state.iteration, batches)
         if position == 0 and epoch > 0 and recipe.has_plateaus:

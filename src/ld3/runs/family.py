@@ -28,7 +28,14 @@ from ld3.problem import Problem, Student
 from ld3.runs.cache import Cache
 from ld3.runs.descent import SO_FAR, Descent, descend, how_to_go_on
 from ld3.runs.learn import finish, make_run, run_folder
-from ld3.runs.plans import known_table, make_plan, options_of, preset_facts, versions
+from ld3.runs.plans import (
+    known_table,
+    make_plan,
+    options_of,
+    preset_facts,
+    solver_numbers,
+    versions,
+)
 from ld3.runs.progress import Interrupted, Report, silent
 from ld3.runs.run import Run
 from ld3.runs.session import mean, open_session, reference_for
@@ -179,14 +186,12 @@ def _plan(family: _Family, content: Mapping[str, Any]) -> Plan:
         name: torch.tensor(content[word], dtype=torch.float64, device="cpu")
         for name, word in (("times", "density"), ("net", "shifts"))
     }
-    grid = family.parameters.tuned(values, middle).grid
+    tuned = family.parameters.tuned(values, middle)
     return make_plan(
         run.session,
-        solver,
         guidances=run.scales,
         nfe=solver.nfe(middle),
-        times=grid.times.tolist(),
-        net_times=grid.net_times.tolist(),
+        **solver_numbers(run.session, tuned),
         family=FamilyPart(
             low=solver.nfe(steps[0]),
             high=solver.nfe(steps[-1]),

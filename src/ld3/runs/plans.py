@@ -45,7 +45,6 @@ def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Sco
     )
     return make_plan(
         run.session,
-        run.solver,
         guidances=run.scales,
         nfe=run.nfe,
         learned=provenance,
@@ -54,11 +53,9 @@ def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Sco
     )
 
 
-def make_plan(session: Session, solver: Solver, guidances: tuple[float, ...], **parts: Any) -> Plan:
-    """A plan for the session's model."""
+def make_plan(session: Session, guidances: tuple[float, ...], **parts: Any) -> Plan:
+    """A plan for the session's model, with these parts."""
     model, loaded = session.model, session.loaded
-    if "solver" not in parts:
-        parts["solver"] = SolverPart(name=solver.name, order=solver.order, variant=solver.variant)
     return Plan(
         schedule=schedule_to_json(model.schedule),
         model=ModelPart(
@@ -77,17 +74,14 @@ def make_plan(session: Session, solver: Solver, guidances: tuple[float, ...], **
 
 def solver_numbers(session: Session, tuned: TunedSolver) -> dict[str, Any]:
     """Times and corrections of a plan; the whole table for a solver that is not in the registry."""
-    numbers: dict[str, Any] = {
-        "times": tuned.grid.times.tolist(),
-        "net_times": tuned.grid.net_times.tolist(),
-    }
-    solver = tuned.solver
+    solver, grid = tuned.solver, tuned.grid
+    numbers = {"times": grid.times.tolist(), "net_times": grid.net_times.tolist()}
+    part = SolverPart(name=solver.name, order=solver.order, variant=solver.variant)
     if SOLVERS.get(solver.name) is type(solver):
-        return {**numbers, "corrections": rows_of(tuned.corrections)}
+        return {**numbers, "solver": part, "corrections": rows_of(tuned.corrections)}
     table = tuned.table(session.model.schedule)
     own = TablePart(rows=rows_of(table.weights[1:]) or [], net_times=table.net_times.tolist())
-    part = SolverPart(name=solver.name, order=solver.order, variant=solver.variant, table=own)
-    return {**numbers, "solver": part}
+    return {**numbers, "solver": part.model_copy(update={"table": own})}
 
 
 def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> dict[str, Scores]:

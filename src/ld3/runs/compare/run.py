@@ -187,8 +187,7 @@ def command_of(spec: CompareSpec) -> str:
         if name in ("out", "jobs") or (value == getattr(plain, name) and name not in SAID):
             continue
         if name == "recipe":
-            changes = ",".join(f"{setting}={_toml(new)}" for setting, new in value.items())
-            words.append(f"--recipe {shlex.quote(changes)}")
+            words += [f"--recipe {shlex.quote(f'{k}={_toml(v)}')}" for k, v in value.items()]
             continue
         if name == "pipeline":
             words += _pipeline_words(value.said())
