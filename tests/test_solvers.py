@@ -281,6 +281,22 @@ def test_unipc_1_predicts_as_ddim(path: str) -> None:
     assert (first[0] - first[1]).abs().max() < 1e-12 * first[0].abs().max()
 
 
+@pytest.mark.parametrize("variant", ["bh1", "bh2"])
+def test_a_step_of_unipc_2_written_out(variant: str) -> None:
+    """B(h) = h or 1 - e^-h; half of B is the weight of a difference, in corrector and predictor."""
+    k = knots(VPLinear(), uneven(VPLinear(), 3))
+    start, m_0, m_1 = noise(range(3), (2,), torch.float64)
+    e_0, e_1 = (-torch.expm1(-h) for h in k.h[:2])  # h phi_1
+    b_0, b_1 = k.h[:2] if variant == "bh1" else (e_0, e_1)
+    x = k.sigma[1] / k.sigma[0] * start + k.alpha[1] * (e_0 * m_0 + b_0 / 2 * (m_1 - m_0))
+    slope = (m_1 - m_0) * k.h[1] / k.h[0]
+    wanted = k.sigma[2] / k.sigma[1] * x + k.alpha[2] * (e_1 * m_1 + b_1 / 2 * slope)
+    solver = make_solver("unipc", 2, variant)
+    found, history = solver.step(lambda x, t: m_1, k, 1, 0 * start, (start, m_0))
+    assert (found - wanted).abs().max() < 1e-12
+    assert (history[0] - x).abs().max() < 1e-12
+
+
 @pytest.mark.parametrize("path", SCHEDULES)
 def test_constant_answers_are_integrated_exactly(solver: Solver, path: str) -> None:
     """A network that always says the same x0, or the same eps: one of the two is exact."""
