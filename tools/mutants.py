@@ -16,7 +16,6 @@ import hashlib
 import importlib
 import json
 import os
-import random
 import resource
 import shutil
 import signal
@@ -79,11 +78,16 @@ class Mutant:
     end: int
     old: str
     new: str
+    text: str  # the line as it was
     function: int  # first line of the innermost function around it; 0 at module level
 
     @property
     def change(self) -> str:
         return f"{self.file}: {self.old} -> {self.new}"
+
+    @property
+    def key(self) -> str:
+        return f"{self.change} in {self.text}"
 
     @property
     def place(self) -> str:
@@ -111,8 +115,9 @@ class Changes(ast.NodeVisitor):
         if isinstance(new, ast.AST):
             new = ast.unparse(ast.fix_missing_locations(new))
             new = f"({new})" if isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare) else new
-        mutant = Mutant(self.room, self.file, node.lineno, start, end, old, new, self.function)
-        self.found.append(mutant)
+        text = self.source.splitlines()[node.lineno - 1].decode().strip()
+        place = (self.room, self.file, node.lineno, start, end)
+        self.found.append(Mutant(*place, old, new, text, self.function))
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name in TEXTS:
@@ -254,26 +259,36 @@ def _is_none(node: ast.expr) -> bool:
 
 
 def mutants_of(room: str, root: Path) -> dict[tuple[str, int], list[Mutant]]:
-    """(file, line): the mutants there."""
+    """(file, line): the mutants there; a dropped result only where there is nothing else."""
     lines: dict[tuple[str, int], list[Mutant]] = {}
     for path in sorted((root / "src/ld3").glob(ROOMS[room][0])):
         file = path.relative_to(root / "src/ld3").as_posix()
         for mutant in Changes(room, file, path.read_bytes()).found:
             lines.setdefault((mutant.file, mutant.line), []).append(mutant)
-    return lines
+    return {
+        place: [mutant for mutant in found if mutant.new != "return None"] or found
+        for place, found in lines.items()
+    }
 
 
 def sample(root: Path, count: int, seed: int) -> list[Mutant]:
-    """About `count` mutants, at least LEAST per room, the same for the same seed and sources."""
+    """About `count` mutants, at least LEAST per room, the same for the same seed and sources.
+
+    Lines and mutants are drawn by digests of their text, so that a change elsewhere in the room
+    leaves most of the sample as it is.
+    """
+
+    def rank(*parts: str) -> str:
+        return hashlib.sha256(" ".join((str(seed), *parts)).encode()).hexdigest()
+
     lines = {room: mutants_of(room, root) for room in ROOMS}
     total = sum(map(len, lines.values()))
-    chosen = []
-    for room, places in lines.items():
-        chance = random.Random(f"{seed} {room}")
+    chosen: list[Mutant] = []
+    for places in lines.values():
         share = max(LEAST, -(-count * len(places) // total))
-        for place in sorted(chance.sample(sorted(places), min(share, len(places)))):
-            found = places[place]  # a dropped result is easy to notice: only where nothing else is
-            chosen.append(chance.choice([m for m in found if m.new != "return None"] or found))
+        drawn = sorted(places.values(), key=lambda found: rank(found[0].file, found[0].text))
+        mutants = [min(found, key=lambda m: rank(m.key)) for found in drawn[:share]]
+        chosen += sorted(mutants, key=lambda m: (m.file, m.start))
     return chosen
 
 
@@ -396,7 +411,7 @@ def tests_of(root: Path, room: str) -> Tests:
     tests: Tests = {}
     for name in ROOMS[room][1].split():
         tests |= calls_of(root, name)
-    names, spent = chosen_tests(Mutant(room, "", 0, 0, 0, "", "", 0), tests, BUDGET / 4)
+    names, spent = chosen_tests(Mutant(room, "", 0, 0, 0, "", "", "", 0), tests, BUDGET / 4)
     code = in_child(lambda: run_tests(root, names), 60 + 4 * spent)
     if code != 0:
         sys.exit(f"tests of {room}: got exit code {code} without mutants, expected 0")
@@ -451,7 +466,7 @@ def snapshot(to: Path) -> Path:
 def rows(mutants: list[Mutant], verdicts: dict[str, str]) -> Iterator[tuple[str, int, int]]:
     """(room, mutants, noticed) for each room, then for all."""
     for room in [*dict.fromkeys(m.room for m in mutants), "all"]:
-        own = [verdicts[m.change + m.place] != SURVIVED for m in mutants if room in (m.room, "all")]
+        own = [verdicts[m.key] != SURVIVED for m in mutants if room in (m.room, "all")]
         yield room, len(own), sum(own)
 
 
@@ -470,7 +485,7 @@ def page(mutants: list[Mutant], verdicts: dict[str, str], seed: int, count: int)
     ]
     for room, number, seen in rows(mutants, verdicts):
         lines.append(f"| {room} | {number} | {seen} | {100 * seen / number:.0f} % |")
-    left = [m for m in mutants if verdicts[m.change + m.place] == SURVIVED]
+    left = [m for m in mutants if verdicts[m.key] == SURVIVED]
     lines += ["", "## Mutants that no test notices", ""]
     lines += ["| place | change | reason |", "|---|---|---|"]
     for m in left:
@@ -504,7 +519,7 @@ def main() -> None:
         root = snapshot(Path(folder).resolve())
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = f"{folder}/.hypothesis"
         for number, mutant in enumerate(mutants, 1):
-            key = mutant.change + mutant.place
+            key = mutant.key
             if chosen.survivors and known.get(key, SURVIVED) != SURVIVED:
                 verdicts[key] = known[key]
                 continue
@@ -519,7 +534,7 @@ def main() -> None:
     for room, count, seen in rows(mutants, verdicts):
         print(f"{room}: {seen} of {count} noticed, {100 * seen / count:.0f} %")
     for m in mutants:
-        if verdicts[m.change + m.place] == SURVIVED:
+        if verdicts[m.key] == SURVIVED:
             print(f"{m.place}: {m.old} -> {m.new}  [{REASONS.get(m.change, 'no reason given')}]")
     if chosen.page:
         chosen.page.write_text(page(mutants, verdicts, chosen.seed, chosen.count))
