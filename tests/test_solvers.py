@@ -6,6 +6,7 @@ A solver added to `SOLVERS` is tested by all of this without a line here.
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -295,6 +296,28 @@ def test_a_step_of_unipc_2_written_out(variant: str) -> None:
     found, history = solver.step(lambda x, t: m_1, k, 1, 0 * start, (start, m_0))
     assert (found - wanted).abs().max() < 1e-12
     assert (history[0] - x).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_unipc_3_is_exact_for_polynomials(degree: int) -> None:
+    """x0 = lam^2 in the predictor, x0 = lam^3 in the corrector, against Gauss-Legendre."""
+    k = knots(VPLinear(), uneven(VPLinear(), 6))
+    nodes, weights = map(torch.tensor, np.polynomial.legendre.leggauss(20))
+
+    def exact(x: Tensor, i: int) -> Tensor:
+        u = (nodes + 1) / 2
+        inside = k.h[i] * torch.exp(-k.h[i] * (1 - u)) * (k.lam[i] + k.h[i] * u) ** degree
+        return k.sigma[i + 1] / k.sigma[i] * x + k.alpha[i + 1] * (weights * inside).sum() / 2
+
+    start = torch.tensor([0.3, -0.7], dtype=torch.float64)
+    answers = [(k.lam[i] ** degree).expand(2) for i in (3, 2, 1, 0)]
+    solver = make_solver("unipc", 3)
+    found, (corrected, *_) = solver.step(
+        lambda x, t: answers[0], k, 3, start, (start, *answers[1:])
+    )
+    assert (corrected - exact(start, 2)).abs().max() < 1e-10 * exact(start, 2).abs().max()
+    if degree == 2:
+        assert (found - exact(corrected, 3)).abs().max() < 1e-10 * found.abs().max()
 
 
 @pytest.mark.parametrize("path", SCHEDULES)
