@@ -193,6 +193,7 @@ def test_gradients_against_finite_differences(solver: Solver, steps: int, path: 
 def test_order_and_variant_by_default(name: str, order: int, variant: str) -> None:
     solver = make_solver(name)
     assert (solver.order, solver.variant) == (order, variant)
+    assert (Solver.order, Solver.variant, Solver.variants, Solver.form) == (1, "", (), "x0")
 
 
 def test_nearly_equal_times_stay_finite(solver: Solver) -> None:
