@@ -240,7 +240,7 @@ def test_dmn_takes_p_from_the_kind_of_model() -> None:
     plain = problem_of(modes(EDM()), 5)
     own = FunctionModel(plain.model.forward, EDM(), "x0", (2,), dtype=None, decoder=lambda x: 3 * x)
     latent = problem_of(own, 5)
-    assert is_latent(latent) and not is_latent(plain)
+    assert is_latent(latent.model) and not is_latent(plain.model)
     quick = DMN(iterations=20)
     for problem, p in ((plain, 1.0), (latent, 2.0)):
         times = quick(problem, 0, quiet).tuned.grid.times
