@@ -78,7 +78,7 @@ class Mutant:
     end: int
     old: str
     new: str
-    text: str  # the line as it was
+    text: str  # the line as it was, numbered where it is not the only one
     function: int  # first line of the innermost function around it; 0 at module level
 
     @property
@@ -116,6 +116,8 @@ class Changes(ast.NodeVisitor):
             new = ast.unparse(ast.fix_missing_locations(new))
             new = f"({new})" if isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare) else new
         text = self.source.splitlines()[node.lineno - 1].decode().strip()
+        same = [m for m in self.found if (m.old, m.new) == (old, new) and m.text.startswith(text)]
+        text += f" #{len(same) + 1}" if same else ""
         place = (self.room, self.file, node.lineno, start, end)
         self.found.append(Mutant(*place, old, new, text, self.function))
 
