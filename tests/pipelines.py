@@ -4,7 +4,9 @@ Nothing is downloaded: tokenizers are made from a vocabulary of letters. All are
 a few ten thousand weights each, and the same every time.
 """
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,6 +106,15 @@ def sd(scheduler: str = "PNDMScheduler", **config: Any) -> Any:
             requires_safety_checker=False,
         )
     )
+
+
+def save_instaflow(folder: Path) -> None:
+    """A 2-rectified flow as it is published: the parts of Stable Diffusion, and an index with a
+    class that diffusers does not have."""
+    sd().save_pretrained(folder)
+    index = json.loads((folder / "model_index.json").read_text())
+    index["_class_name"] = "RectifiedFlowPipeline"
+    (folder / "model_index.json").write_text(json.dumps(index))
 
 
 def sdxl(scheduler: str = "DPMSolverMultistepScheduler", **config: Any) -> Any:

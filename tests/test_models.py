@@ -1,6 +1,7 @@
 """Models: binding, guidance, predictions, rematerialisation, counting, and refusals at the door."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import get_args
 
 import pytest
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ld3 import (
     EDM,
+    ClampedModel,
     Flow,
     FunctionModel,
     TimeGrid,
@@ -300,3 +302,70 @@ def test_states_in_half_precision(dtype: torch.dtype) -> None:
         out = integrate(bind(model, model.conditions(range(2))), make_solver(name), k, x)
         assert out.dtype == dtype
         assert bool(torch.isfinite(out).all())
+
+
+def clamped_ddim(model: FunctionModel, times: Tensor, x: Tensor, clamp: bool) -> Tensor:
+    """DDIM as OpenAI's repositories write it: eps, x0, clamp, eps again, step."""
+    for now, then in pairwise(times):
+        (a, s), (a_then, s_then) = (
+            (model.schedule.log_alpha(t).exp(), model.schedule.log_sigma(t).exp())
+            for t in (now, then)
+        )
+        x0 = (x - s * model.function(x, now, None)) / a
+        x0 = x0.clamp(-1, 1) if clamp else x0
+        x = a_then * x0 + s_then * (x - a * x0) / s
+    return x
+
+
+def wide() -> FunctionModel:
+    """Noise predictions whose data estimates leave [-1, 1] here and there."""
+    net = network()
+
+    def forward(x: Tensor, t: Tensor, cond: Cond) -> Tensor:
+        out: Tensor = net(x, t, torch.zeros(len(x), dtype=torch.int64))
+        return out
+
+    return FunctionModel(forward, VPLinear(), "eps", (2, 6, 6), torch.float64)
+
+
+@pytest.mark.parametrize("clamp", [True, False])
+def test_ddim_with_and_without_the_clamp(clamp: bool) -> None:
+    plain = wide()
+    model = ClampedModel(plain) if clamp else plain
+    x = prior(plain, [0, 1]).double()
+    grid = make_grid("uniform", plain.schedule, 5)
+    ours = integrate(bind(model), make_solver("euler"), knots(plain.schedule, grid), x)
+    theirs = clamped_ddim(plain, grid.times, x, clamp)
+    assert (ours - theirs).abs().max() < 1e-12
+    assert (ours - clamped_ddim(plain, grid.times, x, not clamp)).abs().max() > 0.01
+
+
+def test_a_clamp_has_no_gradient_where_it_acts() -> None:
+    """Elsewhere it is that of the model; a check against finite differences."""
+    plain = wide()
+    model = ClampedModel(plain)
+    check_model(model)
+    x, t = prior(plain, [0]).double(), torch.tensor(0.6, dtype=torch.float64)
+    free, held = bind(plain), bind(model)
+    x0 = free(x, t)
+    inside = x0.abs() < 1
+    assert 0.05 < inside.double().mean() < 0.95
+    assert torch.equal(held(x, t), x0.clamp(-1, 1))
+
+    def slopes(denoise: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        return torch.func.jacrev(lambda time: denoise(x, time))(t)
+
+    assert torch.equal(slopes(held), torch.where(inside, slopes(free), 0.0))
+    step = 1e-6
+    near = (held(x, t + step) - held(x, t - step)) / (2 * step)
+    assert (near - slopes(held))[(x0.abs() - 1).abs() > 0.01].abs().max() < 1e-6
+
+
+def test_a_clamped_model_is_another_model() -> None:
+    model = ClampedModel(image_mixture(count=2, rank=2, shape=(1, 4, 4)))
+    assert model.prediction == "x0" and model.shape == (1, 4, 4)
+    assert model.digest is None or model.digest != model.model.digest
+    with pytest.raises(ModelError, match="got a model with clamped x0, expected guidance 1"):
+        bind(ClampedModel(conditional()), torch.tensor([0]), guidance=2.0)
+    with pytest.raises(ModelError, match="expected low below high"):
+        ClampedModel(model, 1.0, -1.0)

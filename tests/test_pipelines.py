@@ -374,6 +374,39 @@ def test_an_even_euler_step_is_that_of_instaflow() -> None:
     assert (ours - x).abs().max() < 1e-4
 
 
+def test_instaflow_as_published(tmp_path: Path) -> None:
+    """Its own class in the index says that it is a rectified flow; no option is needed."""
+    tiny.save_instaflow(tmp_path / "flow")
+    options = PipelineOptions(prompts=tiny.PROMPTS)
+    model = load_model(f"diffusers:{tmp_path / 'flow'}", options=options).model
+    assert model.schedule == Flow() and model.prediction == "reverse-flow"
+    said = zoo.from_pipeline(tiny.sd(), prompts=tiny.PROMPTS, rectified=True)
+    x, t = ld3.prior(said, [0, 1]), torch.tensor(0.5, dtype=torch.float64)
+    with torch.no_grad():
+        ours, other = (m.forward(x, t, m.conditions([0, 1])) for m in (model, said))
+        direct = tiny.sd().unet(x, 500.0, said.conditions([0, 1])["text"]).sample
+    assert (ours - other).abs().max() < 1e-6 and (ours - direct).abs().max() < 1e-6
+
+
+def test_instaflow_is_fetched_as_stable_diffusion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """diffusers looks its class up while it downloads, and has none of that name."""
+    import diffusers
+
+    tiny.save_instaflow(tmp_path)
+
+    def none(*words: object, **more: object) -> None:
+        raise AttributeError("RectifiedFlowPipeline")
+
+    monkeypatch.setattr(diffusers.DiffusionPipeline, "download", none)
+    monkeypatch.setattr(
+        diffusers.StableDiffusionPipeline, "download", lambda repo, **more: str(tmp_path)
+    )
+    pipe = open_pipeline("someone/rectified")
+    assert type(pipe).__name__ == "RectifiedFlowPipeline"
+
+
 # ---- precision of the time
 
 

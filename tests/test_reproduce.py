@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from ld3.experiment import (
     Experiment,
     ExperimentResult,
     Panel,
+    PaperNumbers,
     ResultRow,
     ResultTable,
     Value,
@@ -27,12 +29,15 @@ from ld3.report.panels import _is_wide
 from ld3.runs.experiments import experiment_names, load_experiment, run_reproduce, write_result
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.learning_runs import RunRequest, Sessions, class_subset
+from ld3.runs.experiments.paper import paper_tables
 from ld3.runs.experiments.run import KINDS, read_options
+from ld3.runs.experiments.scoring import title_of
 from ld3.runs.experiments.shared_errors import feature_errors
 from ld3.runs.experiments.spec import ORDER, SPECS, read_experiment
 from ld3.runs.experiments.training_curves import best_so_far, rank_correlation
 from ld3.runs.progress import Interrupted, silent
 from ld3.runs.run import learn_run
+from ld3.runs.spec import read_solver, solver_title
 from ld3.zoo.features import load_features
 
 PAPER = [name for name in ORDER if load_experiment(name).paper is not None]
@@ -97,6 +102,111 @@ def test_every_table_and_figure_has_its_place() -> None:
     assert found | elsewhere == {("Table", n) for n in range(1, 23)} | {
         ("Figure", n) for n in range(1, 24)
     }
+
+
+# ---- the paper's numbers
+
+NUMBERS = [
+    pytest.param(one, id=f"{name}-{one.table}-{number}")
+    for name in PAPER
+    for number, one in enumerate(load_experiment(name).paper.numbers)  # type: ignore[union-attr]
+]
+TEX = Path(__file__).parents[2] / "shared" / "docs" / "paper.tex"
+
+
+def test_tables_with_numbers_are_in_the_spec_files() -> None:
+    """Tables 2 and 4 are parts of 18 to 22; 9 and 10 have no experiment, 1 has no numbers."""
+    found = {one.values[0].table for one in NUMBERS}  # type: ignore[attr-defined]
+    wanted = {3, *range(5, 9), *range(11, 23)}
+    assert {int(table.removeprefix("Table ")) for table in found} == wanted
+    grid = load_experiment("fid-grid").paper
+    assert grid is not None
+    assert sum(len(row.cells) for one in grid.numbers for row in one.result_rows) == 441
+    first = grid.numbers[0].result_rows[13]
+    assert first.label == ("ipndm-3", "ld3-paper")
+    assert [value.value for value in first.cells if value] == [
+        9.31, 8.17, 3.35, 3.97, 2.81, 2.51, 2.38
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("one", NUMBERS)
+def test_numbers_are_the_papers(one: PaperNumbers) -> None:
+    """Each row stands in the paper, in this order."""
+    if not TEX.exists():
+        pytest.skip(f"{TEX} is not there: the paper is kept outside of the repository")
+    text = re.sub(r"\\cellcolor\[HTML\]\{\w+\}", "", TEX.read_text())
+    for row in one.rows:
+        values = [v for cell in row if not isinstance(cell, str) for v in np.atleast_1d(cell)]
+        shown = [rf"{v:g}(?:\.?0+)?" for v in values]
+        pattern = r"[^\d]+".join(shown)
+        if one.table == "Table 11":  # a column of the paper
+            pattern = r"(?s: ?/.{1,200}?)".join(shown)
+        if one.costs:
+            pattern = rf"{shown[1]} ?/ NFE={shown[0]}\D"
+        assert re.search(rf"\D{pattern}\D", text), row
+
+
+@pytest.mark.parametrize("one", NUMBERS)
+def test_labels_are_those_of_the_experiment(one: PaperNumbers) -> None:
+    """Solvers and methods as result tables name them, so that cells are found."""
+    if one.head[:2] != ("solver", "method"):
+        return
+    owner = next(n for n in PAPER if one in load_experiment(n).paper.numbers)  # type: ignore[union-attr]
+    options = load_experiment(owner).paper.options["compare"]  # type: ignore[union-attr]
+    solvers = {solver_title(read_solver(name)) for name in options["solvers"]}
+    labels = {row.label for row in one.result_rows}
+    if one.match:
+        assert {solver for solver, _ in labels} == solvers
+        assert {method for _, method in labels} - {"best hand-made"} <= set(options["methods"])
+        assert one.head[2:] == tuple(f"NFE {nfe}" for nfe in options["nfe"])
+
+
+def result_of(metric: str) -> ResultTable:
+    cells = (Value(value=10.0), Value(value=2.5))
+    rows = (ResultRow(label=("ipndm-3", "ld3-paper"), cells=cells),)
+    head = ("solver", "method", "NFE 4", "NFE 10")
+    return ResultTable(title=title_of(metric), head=head, rows=rows)
+
+
+def test_the_papers_numbers_stand_beside_ours() -> None:
+    """Cell by cell with the difference, where model and metric are the same."""
+    experiment = load_experiment("discretization")
+    file = "models/edm-cifar10-32x32-uncond-vp.pkl"
+    (table,) = paper_tables(experiment, file, [result_of("frechet")])
+    assert "The paper's Table 3, CIFAR10" in table.title
+    rows = {row.label: [v and round(v.value, 6) for v in row.cells] for row in table.rows}
+    label = ("ipndm-3", "ld3-paper")
+    assert rows[*label, "paper"] == [9.31, 3.35, 2.81, 2.38]
+    assert rows[*label, "here"] == [10.0, None, None, 2.5]
+    assert rows[*label, "difference"] == [0.69, None, None, 0.12]
+    assert ("ipndm-3", "uniform", "here") not in rows
+    other = list(paper_tables(experiment, file, [result_of("frechet_accurate")]))
+    assert len(other) == 1 and all(len(row.label) == 2 for row in other[0].rows)
+
+
+def test_the_papers_numbers_alone_for_an_unknown_model() -> None:
+    experiment = load_experiment("fid-grid")
+    assert len(list(paper_tables(experiment, "mine:model", []))) == 3
+    assert len(list(paper_tables(experiment, "edm-ffhq-64x64-uncond-vp.pkl", []))) == 1
+    assert not list(paper_tables(experiment, "fashion", []))
+    assert not list(paper_tables(load_experiment("step-counts"), "mine:model", []))
+
+
+def test_training_costs_stand_beside_ours() -> None:
+    tables = list(paper_tables(load_experiment("distillation"), "fashion", [result_of("seconds")]))
+    assert len(tables) == 3
+    first, *_, last = tables[0].rows
+    assert first.label == ("consistency distillation", "NCSN++", "1 day on 8 A100")
+    assert [v and v.value for v in first.cells] == [2, 2.93, 11520]
+    assert last.label == ("ld3-paper, here", "fashion", "this run")
+    assert [v and round(v.value, 6) for v in last.cells] == [10, None, round(2.5 / 60, 6)]
+
+
+def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    text = (SPECS / "flow.toml").read_text().replace("22.56, 16.04, 14.78", "22.56, 16.04")
+    (tmp_path / "wrong.toml").write_text(text)
+    with pytest.raises(SpecError, match="expected rows of 5 cells"):
+        read_experiment(tmp_path / "wrong.toml")
 
 
 def test_merging_goes_into_tables() -> None:
@@ -430,7 +540,8 @@ def test_list_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not there yet" in listed
     assert run_cli("cross-solver", "--paper") == 0
     shown = capsys.readouterr().out
-    assert "231.00" in shown and 'models = ["yours.edm:afhqv2"]' in shown
+    assert "231.00" in shown and 'models = ["edm-afhqv2-64x64-uncond-vp.pkl"]' in shown
+    assert "[[paper.numbers]]" not in shown and "Table 8, AFHQv2:" in shown
     assert "[models.fashion]" not in shown
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ld3.learner.recipes import PaperRules as PaperRules
     from ld3.learner.recipes import PreconditionedAdam as PreconditionedAdam
     from ld3.model_checks import check_model as check_model
+    from ld3.models import ClampedModel as ClampedModel
     from ld3.models import FunctionModel as FunctionModel
     from ld3.models import Model as Model
     from ld3.models import ModelDefaults as ModelDefaults
@@ -74,6 +75,7 @@ _HOME = {
         "learner.recipes": ("GaussNewton", "PaperRules", "PreconditionedAdam"),
         "model_checks": ("check_model",),
         "models": (
+            "ClampedModel",
             "FunctionModel",
             "Model",
             "ModelDefaults",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ld3.errors import StoreError, unknown
 from ld3.metrics.bootstrap import Interval
@@ -19,10 +19,52 @@ from ld3.store import read_json
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=4000)]
 Options = dict[str, Any]
+FILES = (".pkl", ".pt", ".pth", ".ckpt", ".safetensors")  # names of checkpoints end in these
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Cell = str | float | tuple[float, float]
+"""A label, a value, or a value with its standard deviation."""
+
+
+class PaperNumbers(_Part):
+    """A table of the paper: labels as in the tables of an experiment's result, then values."""
+
+    table: str  # "Table 18"
+    data: str  # what the numbers are of
+    match: tuple[str, ...] = ()  # parts of the names of models with which they can be compared
+    metric: str = ""  # of :data:`ld3.runs.experiments.scoring.LABELS`; none: several
+    teacher: float | None = None  # the metric of the teacher
+    costs: bool = False  # training costs: shown for every model, with those of the run
+    head: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    @model_validator(mode="after")
+    def _rows_fit(self) -> "PaperNumbers":
+        widths = {len(row) for row in self.rows}
+        labels = {sum(isinstance(cell, str) for cell in row) for row in self.rows}
+        if widths != {len(self.head)} or len(labels) != 1:
+            raise ValueError(f"{self.table}: expected rows of {len(self.head)} cells, labels first")
+        return self
+
+    def matches(self, model: str) -> bool:
+        return any(part in model.lower() for part in self.match)
+
+    @property
+    def result_rows(self) -> "tuple[ResultRow, ...]":
+        found = []
+        for row in self.rows:
+            label = tuple(cell for cell in row if isinstance(cell, str))
+            cells = [
+                Value(value=cell[0], spread=cell[1]) if isinstance(cell, tuple) else cell
+                for cell in row[len(label) :]
+            ]
+            values = tuple(v if isinstance(v, Value) else Value(value=float(v)) for v in cells)
+            found.append(ResultRow(label=label, cells=values))
+        return tuple(found)
 
 
 class Paper(_Part):
@@ -31,6 +73,7 @@ class Paper(_Part):
     models: Annotated[tuple[str, ...], Field(min_length=1)]  # examples of names for --model
     about: str  # what they are
     options: Options
+    numbers: tuple[PaperNumbers, ...] = ()
 
 
 class Experiment(_Part):
@@ -56,11 +99,11 @@ class Experiment(_Part):
         """Those of a model of the file; for a model of one's own the paper's, if there are any."""
         if model in self.models:
             options = self.models[model]
-        elif ":" in model:
+        elif ":" in model or Path(model).suffix in FILES:
             options = self.models[self.default] if self.paper is None else self.paper.options
         else:
             raise unknown(
-                f"model for {self.name}", model, [*self.models, "package.module:function"]
+                f"model for {self.name}", model, [*self.models, "package.module:function", "FILE"]
             )
         options = merged(options, self.quick) if quick else options
         return {name: value for name, value in options.items() if name != "model"}
@@ -101,10 +144,14 @@ class Value(_Part):
 
     @property
     def text(self) -> str:
-        """Three significant digits; the spread to as many decimals."""
-        places = 0
-        if self.value != 0:
-            places = int(np.clip(2 - np.floor(np.log10(abs(self.value))), 0, 6))
+        return self.shown()
+
+    def shown(self, places: int | None = None) -> str:
+        """To three significant digits, or to that many decimals; the spread to as many."""
+        if places is None:
+            places = 0
+            if self.value != 0:
+                places = int(np.clip(2 - np.floor(np.log10(abs(self.value))), 0, 6))
         shown = f"{self.value:,.{places}f}"
         if self.spread is not None:
             shown += f" ± {self.spread:,.{places}f}"
@@ -129,6 +176,7 @@ class ResultTable(_Part):
     rows: tuple[ResultRow, ...]
     best: Literal["lower", "higher", ""] = ""  # which value of a column is set in bold
     groups: bool = False  # within rows of the same first label
+    places: int | None = None  # decimals; None: three significant digits
 
 
 class Curve(_Part):

@@ -23,6 +23,7 @@ from ld3.predictions import Prediction, to_x0
 from ld3.schedules import Schedule
 from ld3.seeds import noise
 from ld3.solvers.base import Denoise
+from ld3.store import digest
 
 Cond = Tensor | Mapping[str, Tensor] | None
 """A condition: tensors whose first dimension is the batch, or None."""
@@ -110,6 +111,76 @@ class FunctionModel(ModelDefaults):
         return x if self.decoder is None else self.decoder(x)
 
 
+@dataclass(frozen=True)
+class ClampedModel:
+    """A model whose data estimate is clamped, x0 -> min(max(x0, low), high), at every evaluation.
+
+    DDIM as OpenAI's repositories run it clamps to [-1, 1] by default and takes the noise estimate
+    from the clamped x0; with this model every solver does. Where the clamp acts, x0 is constant:
+    the gradients with respect to x, time and network time are zero there, so learning gets no
+    signal from these pixels. The originals clamp after guidance, so guidance must be 1 here.
+    """
+
+    model: Model
+    low: float = -1.0
+    high: float = 1.0
+    prediction: ClassVar[Prediction] = "x0"
+    exact_time: ClassVar[bool] = True  # alpha and sigma are taken at t in float64
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high:
+            raise ModelError(f"clamp: got {self.low} to {self.high}, expected low below high")
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.model.schedule
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.model.shape
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        return self.model.dtype
+
+    @property
+    def digest(self) -> str | None:
+        return self._named(self.model.digest)
+
+    @property
+    def identity(self) -> str | None:
+        return self._named(self.model.identity)
+
+    def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
+        inner, told = to_network(self.model, x, t)
+        out = self.model.forward(inner, told, cond)
+        check_output(out, x)
+        x0 = _to_x0(self.model, out.to(torch.promote_types(x.dtype, torch.float32)), x, t)
+        return x0.clamp(self.low, self.high)
+
+    def conditions(self, seeds: Sequence[int]) -> Cond:
+        return self.model.conditions(seeds)
+
+    def null(self, cond: Cond) -> Cond:
+        raise ModelError(
+            "guidance: got a model with clamped x0, expected guidance 1; a clamp comes after "
+            "guidance, and this model clamps before it"
+        )
+
+    def decode(self, x: Tensor) -> Tensor:
+        return self.model.decode(x)
+
+    def _named(self, name: str | None) -> str | None:
+        return None if name is None else digest([name, "clamped", self.low, self.high])
+
+
+def _to_x0(model: Model, out: Tensor, x: Tensor, t: Tensor) -> Tensor:
+    if model.prediction == "x0":
+        return out
+    alpha, sigma = model.schedule.log_alpha(t).exp(), model.schedule.log_sigma(t).exp()
+    return to_x0(model.prediction, out, x, alpha, sigma)
+
+
 def bind_network(
     model: Model,
     cond: Cond = None,
@@ -163,11 +234,7 @@ def bind(
     network = bind_network(model, cond, guidance=guidance, guide_by=guide_by, checkpoint=checkpoint)
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
-        out = network(x, t)
-        if model.prediction == "x0":
-            return out
-        alpha, sigma = model.schedule.log_alpha(t).exp(), model.schedule.log_sigma(t).exp()
-        return to_x0(model.prediction, out, x, alpha, sigma)
+        return _to_x0(model, network(x, t), x, t)
 
     return denoise
 

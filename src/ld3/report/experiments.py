@@ -8,7 +8,6 @@ from ld3.report.tables import table_lines
 
 NOT_RUN = {
     "Table 1": "properties of methods in words: nothing to run",
-    "Tables 11, 12 and 13": "quote others' distillation; LD3's rows are those of fid-grid and cost",
     "Table 9 and Figure 8": "point clouds: not there yet",
     "Table 10 and Figure 9": "molecular docking: not there yet",
 }
@@ -35,6 +34,10 @@ def about_lines(experiment: Experiment) -> Iterator[str]:
     yield from ("", *experiment.here.strip().splitlines(), "")
     yield f"# run it with: ld3 reproduce {experiment.name} --model {experiment.paper.models[0]}"
     yield from experiment.paper_text.splitlines()
+    for numbers in experiment.paper.numbers:
+        yield from ("", f"{numbers.table}, {numbers.data}:")
+        rows = ([*row.label, *(v.shown(2) for v in row.cells if v)] for row in numbers.result_rows)
+        yield from table_lines([list(numbers.head), *rows])
 
 
 def result_lines(result: ExperimentResult) -> Iterator[str]:
@@ -43,7 +46,8 @@ def result_lines(result: ExperimentResult) -> Iterator[str]:
     yield f"{result.title}{place}, {result.model}"
     for table in result.tables:
         cells = (
-            [*row.label, *("-" if v is None else v.text for v in row.cells)] for row in table.rows
+            [*row.label, *("-" if v is None else v.shown(table.places) for v in row.cells)]
+            for row in table.rows
         )
         yield from ("", table.title)
         yield from table_lines([list(table.head), *cells])
@@ -90,14 +94,15 @@ def _rows(table: ResultTable) -> Iterator[str]:
     yield "|---" * len(table.head) + "|"
     for row in table.rows:
         among = [r for r in table.rows if not table.groups or r.label[0] == row.label[0]]
-        cells = [_cell(row, number, among, table.best) for number in range(len(row.cells))]
+        cells = [_cell(row, number, among, table) for number in range(len(row.cells))]
         yield f"| {' | '.join((*row.label, *cells))} |"
 
 
-def _cell(row: ResultRow, number: int, among: Sequence[ResultRow], best: str) -> str:
+def _cell(row: ResultRow, number: int, among: Sequence[ResultRow], table: ResultTable) -> str:
     value = row.cells[number]
     if value is None:
         return row.note or "–"
     known = [cell.value for r in among if (cell := r.cells[number]) is not None]
+    best, text = table.best, value.shown(table.places)
     first = best and value.value == (min(known) if best == "lower" else max(known))
-    return f"**{value.text}**" if first and len(known) > 1 else value.text
+    return f"**{text}**" if first and len(known) > 1 else text

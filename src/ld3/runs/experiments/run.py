@@ -24,6 +24,7 @@ from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.cross_solver import CrossSolverOptions, run_cross_solver
 from ld3.runs.experiments.guidance import GuidanceOptions, run_guidance
 from ld3.runs.experiments.illustration import IllustrationOptions, run_illustration
+from ld3.runs.experiments.paper import paper_tables
 from ld3.runs.experiments.sample_images import ImagesOptions, run_images
 from ld3.runs.experiments.shared_errors import SharedErrorOptions, run_shared_errors
 from ld3.runs.experiments.spec import checked
@@ -85,9 +86,10 @@ def run_reproduce(
         raise Interrupted(
             f"what was finished is in {out / 'cache'}; the same command goes on from there"
         ) from None
+    tables = (*findings.tables, *paper_tables(experiment, name, findings.tables))
     return ExperimentResult(
-        **dict(findings), name=experiment.name, title=experiment.title, place=experiment.place,
-        folder=context.folder.name, model=name, quick=quick, options=given,
+        **(dict(findings) | {"tables": tables}), name=experiment.name, title=experiment.title,
+        place=experiment.place, folder=context.folder.name, model=name, quick=quick, options=given,
         command=f"ld3 reproduce {experiment.name} --model {name}" + " --quick" * quick,
         versions={
             "ld3": __version__, "torch": str(torch.__version__),

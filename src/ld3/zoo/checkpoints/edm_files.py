@@ -37,7 +37,8 @@ def matches(found: Checkpoint) -> bool:
 
 def config_of(found: Checkpoint, options: PipelineOptions) -> EDMConfig:
     """From the configuration in the file, else from the shapes."""
-    words = dict(found.config)
+    inner = found.config.get("model")  # the network's own arguments, where the file has them
+    words = {**(inner if isinstance(inner, dict) else {}), **found.config}
     if found.kind != "edm" and words.get("family") != "edm":
         words = from_shapes(found.tensors)
         if "precond" not in words:
@@ -121,6 +122,9 @@ def describe(found: Checkpoint, options: PipelineOptions) -> Description:
         network = Preconditioned(config)
     check_names(found.tensors, {n: tuple(v.shape) for n, v in network.state_dict().items()})
     schedule = schedule_of(config, found)
+    notes = [ROUNDED] if config.precond == "iDDPMPrecond" else []
+    if found.config.get("use_fp16") is True:
+        notes.append("the original runs this network in float16 on a GPU: --dtype float16")
     style = "ADM" if config.adm else "NCSN++" if config.embedding_type == "fourier" else "DDPM++"
     shape = (config.img_channels, config.img_resolution, config.img_resolution)
     return Description(
@@ -131,7 +135,7 @@ def describe(found: Checkpoint, options: PipelineOptions) -> Description:
         "x0",
         f"classes 0-{config.label_dim - 1}" if config.label_dim else "none",
         LICENCE,
-        (ROUNDED,) if config.precond == "iDDPMPrecond" else (),
+        tuple(notes),
     )
 
 

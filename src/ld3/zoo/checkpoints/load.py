@@ -13,12 +13,12 @@ from ld3.errors import ModelError, SpecError
 from ld3.models import Model
 from ld3.options import PipelineOptions
 from ld3.store import write_parts
-from ld3.zoo.checkpoints import edm_files, openai_files
+from ld3.zoo.checkpoints import edm_files, latent, openai_files
 from ld3.zoo.checkpoints.families import Description, Family
 from ld3.zoo.checkpoints.reader import CONFIG, SAFE_DTYPES, Checkpoint, read_checkpoint
 
 SUFFIXES = (".pkl", ".pt", ".pth", ".ckpt", ".safetensors")
-FAMILIES: tuple[Family, ...] = (edm_files.FAMILY, openai_files.FAMILY)
+FAMILIES: tuple[Family, ...] = (edm_files.FAMILY, openai_files.FAMILY, latent.FAMILY)
 
 
 def is_checkpoint(name: str) -> bool:

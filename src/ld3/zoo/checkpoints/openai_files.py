@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ld3.errors import ModelError, unknown
+from ld3.models import ClampedModel, Model
 from ld3.options import PipelineOptions
 from ld3.schedules import Discrete
 from ld3.store import read_json
@@ -302,7 +303,7 @@ def describe(found: Checkpoint, options: PipelineOptions) -> Description:
 
 def load(
     found: Checkpoint, device: torch.device, dtype: torch.dtype, options: PipelineOptions
-) -> CheckpointModel:
+) -> Model:
     config = config_of(found, options)
     unet, schedule = config.unet, config.schedule
     if options.net_time == "bfloat16":
@@ -314,26 +315,23 @@ def load(
         index = rounded(schedule.index(t), options.net_time)
         time = (config.factor * index).to(x.device, wide).expand(len(x))
         inner = x.to(dtype).contiguous(memory_format=torch.channels_last)
-        out = cast(Tensor, network(inner, time, label))[:, : unet.in_channels].to(x.dtype)
-        if not options.clamp:
-            return out
-        sigma, alpha = schedule.log_sigma(t).exp(), schedule.log_alpha(t).exp()
-        x0 = (x - sigma.to(x.device, x.dtype) * out) / alpha.to(x.device, x.dtype)
-        return x0.clamp(-1, 1)
+        out = cast(Tensor, network(inner, time, label))
+        return out[:, : unet.in_channels].to(x.dtype)
 
-    return CheckpointModel(
+    model = CheckpointModel(
         call,
         schedule,
-        "x0" if options.clamp else "eps",
+        "eps",
         (unet.in_channels, config.size, config.size),
         dtype,
         digest,
         device,
         chosen_classes(unet.num_classes, options.classes),
-        (config, options.net_time, options.clamp),
+        (config, options.net_time),
         exact_time=True,
         network=network,
     )
+    return ClampedModel(model) if options.clamp else model
 
 
 def settings(found: Checkpoint, options: PipelineOptions) -> dict[str, Any]:

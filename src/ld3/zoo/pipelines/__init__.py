@@ -19,7 +19,7 @@ from ld3.errors import SpecError, unknown
 from ld3.options import CAPTIONS, NetTime, PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule
-from ld3.zoo.pipelines import dits, unets
+from ld3.zoo.pipelines import class_latents, dits, unets
 from ld3.zoo.pipelines.model import Parts, PipelineModel, check_net_time
 from ld3.zoo.pipelines.noise import read_noise
 
@@ -35,14 +35,18 @@ class Family:
 
     parts: Callable[[Any, PipelineOptions, torch.device], Parts]
     takes: frozenset[str]
+    rectified: bool = False  # the network is a rectified flow from noise to data
 
 
 FAMILIES = {
     "DDPMPipeline": Family(unets.ddpm, PIXEL),
     "DDIMPipeline": Family(unets.ddpm, PIXEL),
     "LDMPipeline": Family(unets.ldm, LATENT),
+    "ClassLatentPipeline": Family(class_latents.class_latents, LATENT | {"classes"}),
     "DiTPipeline": Family(dits.dit, LATENT | {"classes"}),
     "StableDiffusionPipeline": Family(unets.stable_diffusion, TEXT | {"rectified"}),
+    "RectifiedFlowPipeline": Family(unets.stable_diffusion, TEXT | {"rectified"}, rectified=True),
+    "InstaFlowPipeline": Family(unets.stable_diffusion, TEXT | {"rectified"}, rectified=True),
     "StableDiffusionXLPipeline": Family(unets.stable_diffusion_xl, TEXT | {"rectified"}),
     "StableDiffusion3Pipeline": Family(dits.stable_diffusion_3, FLOW),
     "FluxPipeline": Family(dits.flux, FLOW | {"embedded_guidance"}),
@@ -77,10 +81,10 @@ def from_pipeline(
     that the pipeline's text encoders may go. Sizes are in pixels and are the pipeline's own if they
     are not given; `tokens` is the length to which prompts are padded. Classifier-free guidance is
     an argument of `bind`; `embedded_guidance` is that of networks that take it as a condition.
-    `rectified` reads the network as a rectified flow from noise to data (InstaFlow), whatever its
-    scheduler says. `latents` leaves samples in the space of x; `tiling` decodes large ones in
-    tiles. `net_time` imitates tools that round times. `batch` limits the samples in one call of the
-    network.
+    `rectified` reads the network as a rectified flow from noise to data, whatever its scheduler
+    says; InstaFlow's own class is always read so. `latents` leaves samples in the space of x;
+    `tiling` decodes large ones in tiles. `net_time` imitates tools that round times. `batch` limits
+    the samples in one call of the network.
     """
     words = {
         "prompts": tuple(prompts),
@@ -129,7 +133,8 @@ def of_pipeline(
     for name, part in encoders.items():
         part.to(homes[name])
     check_net_time(parts, options.net_time)
-    schedule, prediction = _noise(pipe, options, parts)
+    rectified = options.rectified or family.rectified
+    schedule, prediction = _noise(pipe, rectified, parts)
     return PipelineModel(
         parts,
         schedule,
@@ -156,8 +161,8 @@ def _family(pipe: Any, options: PipelineOptions) -> Family:
     return family
 
 
-def _noise(pipe: Any, options: PipelineOptions, parts: Parts) -> tuple[Schedule, Prediction]:
-    if options.rectified:
+def _noise(pipe: Any, rectified: bool, parts: Parts) -> tuple[Schedule, Prediction]:
+    if rectified:
         return Flow(), "reverse-flow"
     return read_noise(pipe.scheduler, parts.tokens)
 

@@ -1,8 +1,11 @@
 """Pipelines from disk or from the Hugging Face Hub, without running anything that comes with them.
 
-`model_index.json` is read first: the class must be one of diffusers' own that is a family, and each
-part must be a class of diffusers or transformers. Folders may hold other code; it is never
-imported. Weights are safetensors.
+`model_index.json` is read first: the class must be a family, and each part must be a class of
+diffusers or transformers. Folders may hold other code; it is never imported. Weights are
+safetensors.
+
+InstaFlow is published with a class of its own, `RectifiedFlowPipeline`, around the parts of Stable
+Diffusion. It is opened as a `StableDiffusionPipeline` of that name.
 """
 
 import re
@@ -18,6 +21,7 @@ import torch
 from ld3.errors import Ld3Error, ModelError, SpecError, unknown
 from ld3.store import read_json
 from ld3.zoo.pipelines import FAMILIES
+from ld3.zoo.pipelines.class_latents import ClassLatentPipeline
 
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 LIBRARIES = ("diffusers", "transformers")
@@ -42,7 +46,7 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
     given["dtype" if version >= (0, 41) else "torch_dtype"] = dtype or torch.float32
     with _hushed():
         try:
-            return getattr(diffusers, kind).from_pretrained(
+            return _class(diffusers, kind).from_pretrained(
                 str(folder), use_safetensors=True, local_files_only=True, **given
             )
         except ImportError as error:
@@ -52,6 +56,15 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
             ) from None
         except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
             raise ModelError(f"diffusers:{name}: cannot be loaded ({_line(error)})") from None
+
+
+def _class(diffusers: Any, kind: str) -> Any:
+    """The class of a family by its name: one of diffusers, or ours."""
+    if kind == ClassLatentPipeline.__name__:
+        return ClassLatentPipeline
+    if FAMILIES[kind].rectified:
+        return type(kind, (diffusers.StableDiffusionPipeline,), {})
+    return getattr(diffusers, kind)
 
 
 def _diffusers() -> Any:
@@ -72,15 +85,13 @@ def _fetched(diffusers: Any, name: str) -> Path:
             "such as owner/name"
         )
     with _hushed():
+        given: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
+        given["revision"] = found["revision"]
         try:
-            return Path(
-                diffusers.DiffusionPipeline.download(
-                    found["repo"],
-                    revision=found["revision"],
-                    use_safetensors=True,
-                    trust_remote_code=False,
-                )
-            )
+            try:
+                return Path(diffusers.DiffusionPipeline.download(found["repo"], **given))
+            except AttributeError:  # a class that diffusers does not have: InstaFlow's
+                return Path(diffusers.StableDiffusionPipeline.download(found["repo"], **given))
         except Exception as error:  # the hub has many, of several packages
             raise ModelError(
                 f"diffusers:{name}: got neither a folder nor a pipeline in the cache of the hub, "
@@ -93,9 +104,8 @@ def _index(folder: Path, name: str) -> Mapping[str, Any]:
     """model_index.json, if it names nothing but known classes and the weights are no pickles."""
     if folder.is_file():
         raise ModelError(
-            f"diffusers:{name}: got a file, wanted a folder with model_index.json; "
-            "single checkpoints are turned into one by diffusers' from_single_file and "
-            "save_pretrained"
+            f"diffusers:{name}: got a file, wanted a folder with model_index.json; a checkpoint "
+            "of one file is a model by its name alone, without diffusers:"
         )
     try:
         index: dict[str, Any] = read_json(folder / "model_index.json")

@@ -73,7 +73,8 @@ class PipelineModel:
         return next(iter(self.parts.networks.values())).dtype  # type: ignore[return-value]
 
     def forward(self, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
-        told = rounded(self._told(t), self.net_time).to(x.device, torch.float32).expand(len(x))
+        precision = torch.promote_types(x.dtype, torch.float32)
+        told = rounded(self._told(t), self.net_time).to(x.device, precision).expand(len(x))
         rows = cond if isinstance(cond, Mapping) else {}
         outputs = []
         for first in range(0, len(x), self.batch):
