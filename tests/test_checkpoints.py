@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -397,6 +399,47 @@ def test_the_converted_file_says_what_it_is_in_words(
         assert words in printed
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"channel_mult": 2},
+        {"channel_mult": [1, 10**9]},
+        {"channel_mult": [1, "2"]},
+        {"channel_mult": []},
+        {"num_blocks": 10**6},
+        {"model_channels": 1.5},
+        {"resample_filter": [0, 0]},
+        {"resample_filter": [1, [1]]},
+        {"attn_resolutions": "16"},
+        {"sigma_data": "x"},
+        {"sigma_data": 0},
+        {"img_resolution": True},
+        {"precond": "Other"},
+        {"embedding_type": ["positional"]},
+    ],
+    ids=str,
+)
+def test_configurations_no_network_is_built_from(words: dict[str, Any]) -> None:
+    (name,) = words
+    with pytest.raises(ModelError, match=name) as error:
+        EDMConfig.read({**SONG, **words})
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_without_memory_loads_no_compiler() -> None:
+    """Some operations without memory import all of torch's compiler, for seconds."""
+    code = (
+        "import sys, torch\n"
+        "from ld3.zoo.checkpoints.edm import EDMConfig, Preconditioned\n"
+        "from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig\n"
+        "with torch.device('meta'):\n"
+        "    Preconditioned(EDMConfig(8, embedding_type='fourier', resample_filter=(1, 3, 3, 1)))\n"
+        "    OpenAIUNet(UNetConfig(32, (1, 2), 1, (2,)))\n"
+        "assert 'sympy' not in sys.modules and 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_arguments_that_only_the_inner_network_has(tmp_path: Path) -> None:
     """An outer object that was pickled without its arguments."""
     content = edm_pickle({**SONG, "use_fp16": True})
@@ -472,6 +515,9 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
         assert message in said(state)
     flags.write_text(json.dumps({"image_size": 8}))
     assert "got no diffusion_steps, noise_schedule, num_heads" in said(state)
+    assert "makes no network" in said_of(
+        tmp_path, edm_pickle(SONG).replace(b"model_channels\x94K\x08", b"model_channels\x94K\x09")
+    )
     assert "unknown network" in said({"a.weight": weight("a", (2, 2))})
     with pytest.raises(ModelError, match="decoder_type"):
         EDMConfig.read({**SONG, "decoder_type": "skip"})

@@ -12,7 +12,7 @@ from ld3.options import PipelineOptions
 from ld3.schedules import EDM
 from ld3.zoo.checkpoints.edm import PRECONDS, EDMConfig, Preconditioned, square_filter
 from ld3.zoo.checkpoints.families import Description, Family
-from ld3.zoo.checkpoints.model import CheckpointModel, check_names, chosen_classes, with_weights
+from ld3.zoo.checkpoints.model import CheckpointModel, chosen_classes, fitting, with_weights
 from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
 
 LICENCE = "weights and code of NVlabs/edm: CC BY-NC-SA 4.0, not for commercial use"
@@ -118,9 +118,7 @@ def schedule_of(config: EDMConfig, found: Checkpoint) -> EDM:
 
 def describe(found: Checkpoint, options: PipelineOptions) -> Description:
     config = config_of(found, options)
-    with torch.device("meta"):
-        network = Preconditioned(config)
-    check_names(found.tensors, {n: tuple(v.shape) for n, v in network.state_dict().items()})
+    network = fitting(lambda: Preconditioned(config), found.tensors)
     schedule = schedule_of(config, found)
     notes = [ROUNDED] if config.precond == "iDDPMPrecond" else []
     if found.config.get("use_fp16") is True:

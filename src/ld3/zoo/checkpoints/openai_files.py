@@ -21,7 +21,7 @@ from ld3.options import PipelineOptions
 from ld3.schedules import Discrete
 from ld3.store import read_json
 from ld3.zoo.checkpoints.families import Description, Family
-from ld3.zoo.checkpoints.model import CheckpointModel, check_names, chosen_classes, with_weights
+from ld3.zoo.checkpoints.model import CheckpointModel, chosen_classes, fitting, with_weights
 from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig
 from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
 from ld3.zoo.pipelines.model import rounded
@@ -278,9 +278,7 @@ def checked(config: OpenAIConfig) -> OpenAIConfig:
 def describe(found: Checkpoint, options: PipelineOptions) -> Description:
     config = config_of(found, options)
     unet = config.unet
-    with torch.device("meta"):
-        network = OpenAIUNet(unet)
-    check_names(found.tensors, {n: tuple(v.shape) for n, v in network.state_dict().items()})
+    network = fitting(lambda: OpenAIUNet(unet), found.tensors)
     names = [name for name, other in PUBLISHED.items() if other == config]
     time = "K t - 1" if config.factor == 1 else f"{config.factor:g} (K t - 1)"
     notes = [f"time of the network: {time}, fractions allowed"]
