@@ -12,7 +12,13 @@ from ld3.options import PipelineOptions
 from ld3.schedules import EDM
 from ld3.zoo.checkpoints.edm import PRECONDS, EDMConfig, Preconditioned, square_filter
 from ld3.zoo.checkpoints.families import Description, Family
-from ld3.zoo.checkpoints.model import CheckpointModel, chosen_classes, fitting, with_weights
+from ld3.zoo.checkpoints.model import (
+    CheckpointModel,
+    chosen_classes,
+    fitting,
+    seen_in,
+    with_weights,
+)
 from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
 
 LICENCE = "weights and code of NVlabs/edm: CC BY-NC-SA 4.0, not for commercial use"
@@ -40,7 +46,7 @@ def config_of(found: Checkpoint, options: PipelineOptions) -> EDMConfig:
     inner = found.config.get("model")  # the network's own arguments, where the file has them
     words = {**(inner if isinstance(inner, dict) else {}), **found.config}
     if found.kind != "edm" and words.get("family") != "edm":
-        words = from_shapes(found.tensors)
+        words = seen_in(from_shapes, found.tensors)
         if "precond" not in words:
             words["precond"] = options.config
             if options.config is None:

@@ -16,6 +16,7 @@ from ld3.store import digest
 from ld3.zoo.checkpoints.reader import Tensors, printable
 
 Net = TypeVar("Net", bound=nn.Module)
+Seen = TypeVar("Seen")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -93,15 +94,26 @@ def with_weights(
     return network, found.hexdigest()[:16]
 
 
+def seen_in(read: Callable[[Tensors], Seen], tensors: Tensors) -> Seen:
+    """What shapes tell; shapes that no such network has are refused."""
+    try:
+        return read(tensors)
+    except (LookupError, ValueError, ArithmeticError):
+        raise ModelError(
+            "checkpoint: got shapes that tell no configuration, expected those of a whole network"
+        ) from None
+
+
 def fitting(build: Callable[[], Net], tensors: Tensors) -> Net:
     """A network without memory, whose names and shapes are those of the file."""
     try:
         with torch.device("meta"):
             network = build()
     except (ValueError, RuntimeError, ArithmeticError) as error:  # widths that no layer takes
+        reason = printable(str(error))[:100]
         raise ModelError(
-            f"checkpoint: got a configuration that makes no network ({printable(str(error))[:100]}),"
-            " expected that of a published file"
+            f"checkpoint: got a configuration that makes no network ({reason}), expected that of a "
+            "published file"
         ) from None
     check_names(tensors, {name: tuple(v.shape) for name, v in network.state_dict().items()})
     return network

@@ -21,7 +21,13 @@ from ld3.options import PipelineOptions
 from ld3.schedules import Discrete
 from ld3.store import read_json
 from ld3.zoo.checkpoints.families import Description, Family
-from ld3.zoo.checkpoints.model import CheckpointModel, chosen_classes, fitting, with_weights
+from ld3.zoo.checkpoints.model import (
+    CheckpointModel,
+    chosen_classes,
+    fitting,
+    seen_in,
+    with_weights,
+)
 from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig
 from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
 from ld3.zoo.pipelines.model import rounded
@@ -118,7 +124,7 @@ def config_of(found: Checkpoint, options: PipelineOptions) -> OpenAIConfig:
     """From a converted file, from --config, or from the shapes of a published file."""
     if found.config.get("family") == "openai":
         return from_json(found.config)
-    seen = from_shapes(found.tensors)
+    seen = seen_in(from_shapes, found.tensors)
     if options.config is not None and options.config.endswith(".json"):
         return from_flags(seen, read_json(Path(options.config)))
     if options.config is not None:
