@@ -29,6 +29,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/checkpoints.py
 
 matrix: $(VENV)/.dev
 	$(BIN)/python tools/diffusers_matrix.py
