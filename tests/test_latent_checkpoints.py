@@ -357,7 +357,7 @@ def test_learn_and_sample_by_the_command(
 ) -> None:
     """The plan knows the file, its labels and its guidance."""
     words = f"learn --model {make('ldm-class')} --label 3 --label 5 --guidance 2 --nfe 3"
-    words += " --preset fast --pairs 2 --held-out 1 --start logsnr --teacher-steps 6"
+    words += " --preset fast --pairs 2 --held-out 2 --start logsnr --teacher-steps 6"
     words += f" --solver euler --recipe epochs=1 --out {tmp_path}"
     with pytest.raises(SystemExit) as end:
         main(words.split())
