@@ -533,6 +533,15 @@ def test_features_are_those_of_the_distance() -> None:
     assert torch.equal(features(l2, x), x.flatten(1).double())
 
 
+def test_ddss_does_not_depend_on_the_unit_of_features() -> None:
+    problem = problem_of(gaussian([1.0, -1.0], [0.5, 0.2]), 4, "euler", train=12)
+    curves = [
+        DDSS(iterations=3, batch=6)(replace(problem, distance=distance), 0, quiet).curve
+        for distance in (FeatureDistance(lambda x: (x,)), FeatureDistance(lambda x: (1e-4 * x,)))
+    ]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+
+
 @pytest.mark.parametrize("coefficients", [False, True])
 def test_ddss_brings_the_sets_together(coefficients: bool) -> None:
     problem = problem_of(gaussian([1.0, -1.0], [0.5, 0.2]), 4, "euler", train=48)
