@@ -455,6 +455,13 @@ def test_oss_is_brute_force_where_all_paths_can_be_tried() -> None:
     assert found.evaluations == 12 + 11
 
 
+def test_oss_of_one_step_is_the_whole_range_and_reports_its_end() -> None:
+    reports: list[tuple[int, int]] = []
+    found = OSS()(toy("edm", 1), 0, lambda *report: reports.append(report))
+    assert found.tuned.grid.times.tolist() == [80.0, 0.002]
+    assert reports[-1] == (60, 60)
+
+
 def test_oss_keeps_the_nearest_state_of_each_sample_and_takes_medians() -> None:
     """Written out with loops, for three steps and three samples."""
     problem = problem_of(modes(EDM()), 3, "euler", train=3)

@@ -43,7 +43,7 @@ ROOMS = {  # room: its sources in src/ld3, the files of its tests
     "problem": ("problem.py", "student least_squares learn"),
     "learner": ("learner/*.py", "rules least_squares student learn"),
     "searches": ("searches/*.py", "searches"),
-    "plan": ("plan.py", "plan families runs"),
+    "plan": ("plan.py", "plan families"),
     "metrics": ("metrics/*.py", "metrics bootstrap bound"),
     "seeds": ("seeds.py", "seeds session"),
     "store": ("store.py", "store cache"),
