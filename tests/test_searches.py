@@ -455,6 +455,13 @@ def test_oss_is_brute_force_where_all_paths_can_be_tried() -> None:
     assert found.evaluations == 12 + 11
 
 
+def test_oss_of_one_step_is_the_whole_range_and_reports_its_end() -> None:
+    reports: list[tuple[int, int]] = []
+    found = OSS()(toy("edm", 1), 0, lambda *report: reports.append(report))
+    assert found.tuned.grid.times.tolist() == [80.0, 0.002]
+    assert reports[-1] == (60, 60)
+
+
 def test_oss_keeps_the_nearest_state_of_each_sample_and_takes_medians() -> None:
     """Written out with loops, for three steps and three samples."""
     problem = problem_of(modes(EDM()), 3, "euler", train=3)
@@ -531,6 +538,15 @@ def test_features_are_those_of_the_distance() -> None:
     assert got.shape == (3, 3)
     assert torch.allclose(got[:, 0], x.mean((1, 2, 3)).double())
     assert torch.equal(features(l2, x), x.flatten(1).double())
+
+
+def test_ddss_does_not_depend_on_the_unit_of_features() -> None:
+    problem = problem_of(gaussian([1.0, -1.0], [0.5, 0.2]), 4, "euler", train=12)
+    curves = [
+        DDSS(iterations=3, batch=6)(replace(problem, distance=distance), 0, quiet).curve
+        for distance in (FeatureDistance(lambda x: (x,)), FeatureDistance(lambda x: (1e-4 * x,)))
+    ]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
 
 
 @pytest.mark.parametrize("coefficients", [False, True])
