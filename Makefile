@@ -1,11 +1,12 @@
 # make demo · make test: all a new user needs. Both set themselves up in .venv and are quick the
-# second time. Others: lint, types, docs, bench, matrix (diffusers versions), results (hours), clean.
+# second time. Others: lint, types, docs, bench, matrix (diffusers versions), mutants (an hour),
+# results (hours), clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types docs bench matrix results clean
+.PHONY: demo test lint types docs bench matrix mutants results clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/fashion.py --out demo
@@ -28,9 +29,16 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/learning.py
+	$(BIN)/python benchmarks/checkpoints.py
 
 matrix: $(VENV)/.dev
 	$(BIN)/python tools/diffusers_matrix.py
+
+# other samples: make mutants MUTANTS='--seed 1 --only learner'
+MUTANTS = --page docs/results/mutants.md
+
+mutants: $(VENV)/.dev
+	$(BIN)/python tools/mutants.py $(MUTANTS)
 
 # one experiment: make results EXPERIMENTS=guidance; another model: ld3 reproduce NAME --model MODEL --docs docs
 EXPERIMENTS = $(basename $(notdir $(wildcard src/ld3/runs/experiments/specs/*.toml)))

@@ -3,6 +3,7 @@
 import json
 import math
 import multiprocessing
+import os
 import time
 from pathlib import Path
 
@@ -94,6 +95,19 @@ def test_old_files_do_not_count_when_everything_is_made_again(tmp_path: Path) ->
     assert fresh.json("scores", KEY, lambda: 2) == 2
     assert fresh.json("scores", KEY, lambda: 3) == 2  # what it made itself counts
     assert Cache(tmp_path).json("scores", KEY, lambda: 4) == 2
+
+
+def test_old_files_in_a_folder_of_its_own_are_removed(tmp_path: Path) -> None:
+    folder = Cache(tmp_path).own_folder("learned", KEY)
+    assert folder is not None and folder.parent == tmp_path / "learned"
+    folder.mkdir(parents=True)
+    for name in ("old", "new"):
+        (folder / name).write_text("")
+    os.utime(folder / "old", (1000, 1000))
+    assert Cache(tmp_path, since=2000.0).own_folder("learned", KEY) == folder
+    assert [file.name for file in folder.iterdir()] == ["new"]
+    assert Cache(tmp_path).own_folder("learned", KEY | {"steps": 6}) != folder
+    assert Cache(None).own_folder("learned", KEY) is None
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -2,6 +2,9 @@
 
 import json
 import math
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +34,12 @@ from ld3.errors import ModelError, SpecError
 from ld3.options import PipelineOptions
 from ld3.schedules import Discrete
 from ld3.zoo.checkpoints.edm import EDMConfig, Preconditioned
+from ld3.zoo.checkpoints.edm_files import describe
 from ld3.zoo.checkpoints.load import convert_checkpoint, inspect_checkpoint, load_checkpoint
 from ld3.zoo.checkpoints.model import CheckpointModel
-from ld3.zoo.checkpoints.openai_files import PUBLISHED, OpenAIConfig
+from ld3.zoo.checkpoints.openai_files import PUBLISHED, OpenAIConfig, config_of
 from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig
+from ld3.zoo.checkpoints.reader import read_checkpoint
 from ld3.zoo.loading import load_model
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "fixtures"
@@ -307,7 +312,8 @@ def test_tables_of_noise_and_ddim_with_and_without_the_clamp(tmp_path: Path) -> 
         options = PipelineOptions(config=str(flags), clamp=clamp)
         model = load_checkpoint(file, options=options)
         told: list[float] = []
-        model.network.register_forward_pre_hook(lambda _, args, told=told: told.append(args[1][0]))
+        network = (model.model if clamp else model).network
+        network.register_forward_pre_hook(lambda _, args, told=told: told.append(args[1][0]))
         denoise = ld3.bind(model)
         knots = ld3.knots(model.schedule, ld3.TimeGrid(times, times))
         x = ld3.integrate(denoise, ld3.make_solver("euler"), knots, data["x"])
@@ -393,6 +399,56 @@ def test_the_converted_file_says_what_it_is_in_words(
         assert words in printed
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"channel_mult": 2},
+        {"channel_mult": [1, 10**9]},
+        {"channel_mult": [1, "2"]},
+        {"channel_mult": []},
+        {"num_blocks": 10**6},
+        {"model_channels": 1.5},
+        {"resample_filter": [0, 0]},
+        {"resample_filter": [1, [1]]},
+        {"attn_resolutions": "16"},
+        {"sigma_data": "x"},
+        {"sigma_data": 0},
+        {"img_resolution": True},
+        {"precond": "Other"},
+        {"embedding_type": ["positional"]},
+    ],
+    ids=str,
+)
+def test_configurations_no_network_is_built_from(words: dict[str, Any]) -> None:
+    (name,) = words
+    with pytest.raises(ModelError, match=name) as error:
+        EDMConfig.read({**SONG, **words})
+    assert "\n" not in str(error.value)
+
+
+def test_a_network_without_memory_loads_no_compiler() -> None:
+    """Some operations without memory import all of torch's compiler, for seconds."""
+    code = (
+        "import sys, torch\n"
+        "from ld3.zoo.checkpoints.edm import EDMConfig, Preconditioned\n"
+        "from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig\n"
+        "with torch.device('meta'):\n"
+        "    Preconditioned(EDMConfig(8, embedding_type='fourier', resample_filter=(1, 3, 3, 1)))\n"
+        "    OpenAIUNet(UNetConfig(32, (1, 2), 1, (2,)))\n"
+        "assert 'sympy' not in sys.modules and 'torch._dynamo' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_arguments_that_only_the_inner_network_has(tmp_path: Path) -> None:
+    """An outer object that was pickled without its arguments."""
+    content = edm_pickle({**SONG, "use_fp16": True})
+    found = read_checkpoint(write(tmp_path / "a.pkl", content))
+    config = {"precond": "EDMPrecond", "use_fp16": True, "model": found.config}
+    told = describe(replace(found, config=config), PipelineOptions())
+    assert told.shape == (3, 8, 8) and "--dtype float16" in told.notes[0]
+
+
 def test_recognised_from_the_shapes_alone(tmp_path: Path) -> None:
     """EDM networks in safetensors of someone else; all but the preconditioner is in the shapes."""
     for words in (SONG, NCSN, ADM, {**SONG, "label_dim": 3, "num_blocks": 2}):
@@ -419,9 +475,6 @@ def test_published_openai_files_are_recognised_from_their_shapes(name: str, tmp_
     with (tmp_path / "a.safetensors").open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         file.truncate(8 + len(text) + place)
-    from ld3.zoo.checkpoints.openai_files import config_of
-    from ld3.zoo.checkpoints.reader import read_checkpoint
-
     found = read_checkpoint(tmp_path / "a.safetensors")
     assert config_of(found, PipelineOptions()) == PUBLISHED[name]
 
@@ -462,6 +515,9 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
         assert message in said(state)
     flags.write_text(json.dumps({"image_size": 8}))
     assert "got no diffusion_steps, noise_schedule, num_heads" in said(state)
+    assert "makes no network" in said_of(
+        tmp_path, edm_pickle(SONG).replace(b"model_channels\x94K\x08", b"model_channels\x94K\x09")
+    )
     assert "unknown network" in said({"a.weight": weight("a", (2, 2))})
     with pytest.raises(ModelError, match="decoder_type"):
         EDMConfig.read({**SONG, "decoder_type": "skip"})
@@ -500,7 +556,7 @@ def test_the_clamp_has_no_gradient_where_it_acts(
     x = ld3.prior(free, [0]).requires_grad_()
     plain, clamped = ld3.bind(free)(x, t), ld3.bind(held)(x, t)
     assert torch.allclose(plain.clamp(-1, 1), clamped, atol=1e-5)
-    assert free.identity != held.identity and free.digest == held.digest
+    assert free.identity != held.identity and free.digest != held.digest
 
 
 def test_load_model_by_a_file(files: dict[str, tuple[Path, PipelineOptions]]) -> None:

@@ -425,6 +425,7 @@ def test_hard_forcing_has_no_noise_of_its_own() -> None:
     for recipe in (replace(PAPER, gamma=0.0, epochs=1), OURS, GaussNewton(epochs=1)):
         state = run(euler_problem(4), recipe).state
         assert len(state.noise_train) == len(state.noise_valid) == 0
+        assert state.rate_noise == getattr(recipe, "rate_noise", 0.0)
 
 
 @pytest.mark.parametrize("recipe", [SOFT, replace(OURS, gamma=0.4, rate_noise=2.0, power=1.0)])

@@ -228,6 +228,12 @@ def test_kid_over_subsets() -> None:
 # ---- precision and recall
 
 
+def test_kid_takes_100_subsets_by_default() -> None:
+    a, b = features(20, 0), features(20, 1)
+    assert kid(a, b, size=5) == kid(a, b, paired=False, subsets=100, size=5, seed=0)
+    assert kid(a, b, size=5) != kid(a, b, subsets=99, size=5)
+
+
 def test_precision_and_recall_where_they_are_known() -> None:
     left = features(200, 0, d=5)
     right = left + 1000
@@ -236,6 +242,11 @@ def test_precision_and_recall_where_they_are_known() -> None:
     assert precision_recall(left, right) == PrecisionRecall(0.0, 0.0)
     assert precision_recall(real=both, fake=left) == PrecisionRecall(1.0, 0.5)  # a mode is lost
     assert precision_recall(real=left, fake=both) == PrecisionRecall(0.5, 1.0)  # one is invented
+
+
+def test_a_point_on_the_edge_of_a_ball_is_inside() -> None:
+    real, fake = torch.arange(4.0)[:, None], torch.tensor([[4.0], [9.0]])
+    assert precision_recall(real, fake, k=1) == PrecisionRecall(0.5, 1.0)
 
 
 def test_precision_and_recall_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +284,7 @@ def test_other_settings_are_refused() -> None:
         agreement(torch.zeros(2, 3), torch.zeros(3))
     with pytest.raises(SpecError, match="got 0 classes"):
         balanced_labels([1], 0)
+    assert balanced_labels([4, 5], 1).tolist() == [0, 0]
 
 
 # ---- classes

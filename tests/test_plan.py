@@ -9,10 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from ld3 import (
     EDM,
     Discrete,
+    FunctionModel,
     Schedule,
     VPLinear,
     bind,
@@ -23,11 +25,13 @@ from ld3 import (
     make_solver,
     prior,
 )
+from ld3.density import DENSITY, SHIFTS
 from ld3.errors import Ld3Error, PlanError, SpecError
 from ld3.interpolate import guess as guess_plan
 from ld3.known_grids import BUMPS
-from ld3.plan import Plan
+from ld3.plan import Plan, rows_of
 from ld3.schedules import SCHEDULES, schedule_from_json, schedule_to_json
+from ld3.teacher import sample_table
 from ld3.zoo.toy import mixture
 from plans import make_plan
 
@@ -179,6 +183,103 @@ def test_another_model_is_refused() -> None:
     ):
         with pytest.raises(PlanError, match=f"with {reason} .* for which the plan was learned"):
             plan.check_fits(model, digest)
+
+
+def test_plans_are_frozen_and_texts_are_short() -> None:
+    plan = Plan.checked(changed("model.name", "x" * 500))
+    with pytest.raises(ValidationError, match="frozen"):
+        plan.nfe = 4  # type: ignore[misc]
+    with pytest.raises(PlanError, match=r"model\.name: .* at most 500"):
+        Plan.checked(changed("model.name", "x" * 501))
+    with pytest.raises(PlanError, match="plan: the whole file: "):
+        Plan.checked([])
+    numbers = Plan.checked(GOOD).learned
+    assert (numbers.evaluations, numbers.teacher_evaluations, numbers.skipped) == (0, 0, 0)
+    assert (numbers.secant, numbers.validation, numbers.start) == (0.0, None, "")
+
+
+def own_table() -> dict[str, Any]:
+    """The table of GOOD as that of a solver that is not in the registry."""
+    table = Plan.checked(GOOD).table_for(EDM(), "x0")
+    part = {"rows": rows_of(table.weights[1:]), "net_times": table.net_times.tolist()}
+    return changed("solver", {"name": "mine", "order": 2, "table": part})
+
+
+def test_a_table_of_its_own_is_used_as_it_is() -> None:
+    known, own = Plan.checked(GOOD), Plan.checked(own_table())
+    for prediction in ("x0", "eps"):
+        wanted, found = (plan.table_for(EDM(), prediction) for plan in (known, own))
+        assert torch.allclose(found.weights, wanted.weights, rtol=1e-12, atol=1e-12)
+        assert torch.equal(found.net_times, wanted.net_times)
+    assert own.increments().weights == known.increments().weights
+    assert own.increments().form == "x0"
+
+
+def test_a_table_of_its_own_is_checked() -> None:
+    rows = [[0.0] * (n + 2) for n in range(3)]
+    with pytest.raises(PlanError, match="corrections beside a table of its own"):
+        Plan.checked(own_table() | {"corrections": rows})
+    family = {"low": 3, "high": 3, "density": [0.0] * 2 * DENSITY, "shifts": [0.0] * 2 * SHIFTS}
+    member = {key: GOOD[key] for key in ("nfe", "times", "net_times")}
+    for more in ({"family": family}, {"members": [member]}):
+        with pytest.raises(PlanError, match="for one number of evaluations"):
+            Plan.checked(own_table() | more)
+    with pytest.raises(PlanError, match="got low 4 above 3"):
+        Plan.checked(GOOD | {"family": family | {"low": 4}})
+    wrong = own_table()
+    wrong["solver"]["table"]["net_times"][1] = 90.0
+    with pytest.raises(PlanError, match="network times outside of the schedule"):
+        Plan.checked(wrong)
+    wrong = own_table()
+    wrong["solver"]["table"]["rows"][1].append(0.0)
+    with pytest.raises(PlanError, match=r"solver\.table: got rows of \[2, 4, 4\] numbers"):
+        Plan.checked(wrong)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "method", "form"),
+    [
+        ("edm", "dpmpp", "x0"),
+        ("edm", "ipndm", "eps"),
+        ("flow", "ipndm", "flow"),
+        ("sd", "heun", "eps"),
+    ],
+)
+def test_the_form_of_increments(schedule: str, method: str, form: str) -> None:
+    plan = make_plan(schedule, method, prediction="flow" if schedule == "flow" else "eps")
+    assert plan.increments().form == form
+    each = 2 if method == "heun" else 1
+    assert plan.nfe_per_step == each
+    assert len(plan.state_times) == plan.nfe + 1
+    assert plan.state_times.tolist()[::each] == plan.times
+
+
+def test_samples_of_a_plan_for_seeds_conditions_and_guidance() -> None:
+    toy = mixture([[-0.6, 0.1], [0.6, 0.2]], 0.3)
+
+    def forward(x: torch.Tensor, t: torch.Tensor, cond: torch.Tensor) -> torch.Tensor:
+        return toy.forward(x, t, None) + 0.1 * cond
+
+    model = FunctionModel(
+        forward, EDM(), "x0", (2,), None, lambda seeds: torch.tensor([[float(s)] for s in seeds]),
+        torch.zeros_like,
+    )  # fmt: skip
+    plan = Plan.checked(changed("model", GOOD["model"] | {"guidance": 3.0}))
+    with pytest.raises(PlanError, match="got a model with weights"):
+        plan.sampler(model)
+    sample = plan.sampler(model, batch=3, force=True)
+    cond = torch.arange(7.0)[:, None]
+    wanted = sample_table(model, plan.table(), range(7), guidance=3.0)
+    assert torch.allclose(sample(range(7)), wanted, atol=1e-6)
+    assert torch.allclose(sample(range(7), cond), wanted, atol=1e-6)
+    assert torch.allclose(sample(range(2, 7))[0], wanted[2], atol=1e-6)
+    other = sample_table(model, plan.table(), range(7), guidance=1.0)
+    assert torch.allclose(sample(range(7), guidance=1.0), other, atol=1e-6)
+    assert not torch.allclose(other, wanted, atol=1e-2)
+    with pytest.raises(SpecError, match="got 6 rows for 7 seeds"):
+        sample(range(7), cond[:6])
+    with pytest.raises(SpecError, match="got 6 rows for 7 seeds"):
+        sample(range(7), {"label": cond[:6]})
 
 
 def test_gradients_do_not_leak_into_plans() -> None:

@@ -1,13 +1,14 @@
 """Every rule of a run against states computed by hand."""
 
 import math
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from ld3.errors import ModelError, SpecError, StoreError
+from ld3.learner import least_squares
 from ld3.learner.forcing import keep_better, projected_step, radius
 from ld3.learner.optimizers import clipped, optimizer_step
 from ld3.learner.presets import PRESETS, for_family, iterations, make_preset, without_gradients
@@ -388,7 +389,11 @@ def test_our_settings() -> None:
         precondition=12, rate=0.08, clip=math.inf, gamma=0.0, decay="cosine", warm_up=5,
         validate_every=16, average=0.95, power=0.75,
     )  # fmt: skip
+    assert make_preset("fast", 5).recipe == replace(recipe, validate_every=15)
+    assert make_preset("best", 5).recipe == replace(recipe, epochs=8, validate_every=32)
     assert make_preset("best", 5).starts == 2
+    pairs = [make_preset(name, 5) for name in ("fast", "standard", "best")]
+    assert [(preset.train, preset.valid) for preset in pairs] == [(48, 16), (128, 32), (256, 64)]
     assert [make_preset("standard", nfe).teacher.steps for nfe in (6, 7)] == [20, 40]
 
 
@@ -403,6 +408,40 @@ def test_presets_for_families_and_without_gradients() -> None:
     assert (newton.train, newton.valid) == (preset.train, preset.valid)
     few = without_gradients(make_preset("standard", 5, pairs=16)).recipe
     assert (few.batch, few.epochs) == (16, 5)
+    latent = make_preset("paper-latent", 5)
+    assert for_family(latent).recipe.variable == "lam"
+    recipe = replace(latent.recipe, exact=False, floor=0.02, max_skipped=7)
+    changed = without_gradients(replace(latent, recipe=recipe)).recipe
+    kept = (changed.learn, changed.variable, changed.exact, changed.floor, changed.max_skipped)
+    assert kept == ("times+net", "t", False, 0.02, 7)
+
+
+def test_settings_by_default() -> None:
+    shared = {"learn": "times+net", "exact": True, "variable": "lam", "max_skipped": 20}
+    descent = {"warm_up": 0, "patience": 5, "factor": 0.8, "average": 0.0, "rate_noise": 0.0}
+    own: list[tuple[Recipe, dict[str, object]]] = [
+        (
+            PreconditionedAdam(),
+            descent
+            | {"floor": 0.01, "epochs": 10, "batch": 8, "validate_every": 10, "precondition": 12}
+            | {"rate": 0.1, "min_rate": 0.001, "clip": math.inf, "gamma": 0.0, "decay": "cosine"},
+        ),
+        (
+            PaperRules(),
+            descent
+            | {"floor": 0.0, "epochs_times": 2, "epochs": 5, "batch": 8, "validate_every": 1}
+            | {"rate_times": 0.005, "rate_net": 0.02, "rate_coefficients": 0.01}
+            | {"min_rate_times": 5e-5, "min_rate_net": 1e-6, "min_rate_coefficients": 1e-5}
+            | {"clip": 1.0, "gamma": 0.001, "decay": "plateau", "window_from": "gaps"},
+        ),
+        (GaussNewton(), {"floor": 0.01, "epochs": 10, "batch": 32, "validate_every": 1}),
+    ]
+    for recipe, wanted in own:
+        found = {name: value for name, value in vars(recipe).items() if name in shared | wanted}
+        assert found == shared | wanted
+    constants = (least_squares.GROUP, least_squares.WIDE, least_squares.DAMP, least_squares.TRUST)
+    assert constants == (4, 6, 0.001, 0.2)
+    assert (least_squares.PROBED, least_squares.DAMPS) == (3, (0.003, 0.03, 0.3, 3.0))
 
 
 # ---- the state on disk
@@ -420,6 +459,14 @@ def test_a_state_is_the_same_after_a_round_trip() -> None:
     assert (again.best, again.done, again.evaluations) == (1 / 3, True, 12345678901)
     assert type(again.iteration) is type(again.evaluations) is int
     assert type(again.done) is bool
+
+
+def test_a_state_begins_with_nothing_counted() -> None:
+    state = make_state(PaperRules())
+    required = {f.name: getattr(state, f.name) for f in fields(State) if f.default is MISSING}
+    fresh = State(**{name: value for name, value in required.items() if name != "optimizer"})
+    assert (fresh.rate_noise, fresh.secant, fresh.optimizer, fresh.done) == (0.0, 0.0, {}, False)
+    assert (fresh.since_best, fresh.at_minimum, fresh.skipped, fresh.evaluations) == (0, 0, 0, 0)
 
 
 def test_a_damaged_state_is_refused() -> None:

@@ -66,7 +66,11 @@ def test_every_method_keeps_the_contract(name: str, steps: int) -> None:
     """Ends exact, strictly decreasing, the same for the same seed, any number of steps."""
     problem = toy("edm" if steps % 2 else "vp-linear", steps)
     schedule = problem.model.schedule
-    found = find(name, problem, seed=3, progress=quiet)
+    reports: list[tuple[int, int]] = []
+    found = find(name, problem, seed=3, progress=lambda *report: reports.append(report))
+    assert all(0 < done <= total for done, total in reports)
+    assert not reports or reports[-1][0] == reports[-1][1]  # ends at 100 %
+    assert bool(reports) == (name in SEARCHES)
     times = found.tuned.grid.checked(schedule, steps).times
     assert times[0] == schedule.t_max
     assert times[-1] == schedule.t_min
@@ -120,6 +124,17 @@ def test_searches_do_not_depend_on_the_batch(name: str) -> None:
     assert found.evaluations == whole.evaluations
     if not name.startswith("ddss"):  # gradients need a batch of their own
         assert max(count.batches, default=0) <= 2
+
+
+def test_settings_are_those_of_the_documentation() -> None:
+    """docs/grids.md names them, and its numbers were found with them."""
+    assert DMN() == DMN(p=None, start="both", iterations=200)
+    assert GITS() == GITS(cost="dev", coefficient=1.15, points=61, samples=256)
+    assert AYS() == AYS("ode", levels=192, samples=16, start="logsnr", rounds=200, gain=1e-4)
+    assert OSS() == OSS(points=61, samples=8)
+    assert DDSS() == DDSS(False, "logsnr", 60, batch=8, rate_times=0.05, rate_coefficients=0.005)
+    assert SEARCHES["ays-kl"] == AYS("kl")
+    assert SEARCHES["ddss-ggdm"] == DDSS(coefficients=True)
 
 
 def test_unknown_methods_are_one_line() -> None:
@@ -198,6 +213,27 @@ def test_dmn_from_both_starts_for_2_to_30_steps(start: str) -> None:
         assert gaps.min() > 0.009 * gaps.mean()  # the floor: nothing is divided by zero
         assert min(curve) <= curve[0]
         assert all(map(math.isfinite, curve))
+
+
+def test_dmn_takes_the_start_with_the_lowest_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the lowest value on the way, not by the highest or the last."""
+    curves = iter([(9.0, 1.0, 6.0), (5.0, 2.0, 4.0)])
+
+    def descend(schedule: Schedule, steps: int, start: TimeGrid, *_: object) -> object:
+        return start, next(curves)
+
+    monkeypatch.setattr("ld3.searches.dmn.lowest_bound", descend)
+    problem = toy("edm", 5)
+    found = DMN()(problem, 0, quiet)
+    assert found.curve == (9.0, 1.0, 6.0)
+    assert torch.equal(found.tuned.grid.times, HANDMADE["logsnr"](EDM(), 5).times)
+
+
+def test_the_curve_of_dmn_begins_with_its_start() -> None:
+    start = make_grid("logsnr", EDM(), 5)
+    _, curve = lowest_bound(EDM(), 5, start, 1.0, iterations=4)
+    assert len(curve) == 5
+    assert curve[0] == pytest.approx(float(error_bound(EDM().lam(start.times), 1.0)), rel=1e-9)
 
 
 def test_dmn_takes_p_from_the_kind_of_model() -> None:
@@ -419,6 +455,13 @@ def test_oss_is_brute_force_where_all_paths_can_be_tried() -> None:
     assert found.evaluations == 12 + 11
 
 
+def test_oss_of_one_step_is_the_whole_range_and_reports_its_end() -> None:
+    reports: list[tuple[int, int]] = []
+    found = OSS()(toy("edm", 1), 0, lambda *report: reports.append(report))
+    assert found.tuned.grid.times.tolist() == [80.0, 0.002]
+    assert reports[-1] == (60, 60)
+
+
 def test_oss_keeps_the_nearest_state_of_each_sample_and_takes_medians() -> None:
     """Written out with loops, for three steps and three samples."""
     problem = problem_of(modes(EDM()), 3, "euler", train=3)
@@ -495,6 +538,15 @@ def test_features_are_those_of_the_distance() -> None:
     assert got.shape == (3, 3)
     assert torch.allclose(got[:, 0], x.mean((1, 2, 3)).double())
     assert torch.equal(features(l2, x), x.flatten(1).double())
+
+
+def test_ddss_does_not_depend_on_the_unit_of_features() -> None:
+    problem = problem_of(gaussian([1.0, -1.0], [0.5, 0.2]), 4, "euler", train=12)
+    curves = [
+        DDSS(iterations=3, batch=6)(replace(problem, distance=distance), 0, quiet).curve
+        for distance in (FeatureDistance(lambda x: (x,)), FeatureDistance(lambda x: (1e-4 * x,)))
+    ]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
 
 
 @pytest.mark.parametrize("coefficients", [False, True])

@@ -35,6 +35,10 @@ def test_blocks_begin_where_they_did() -> None:
     assert seeds_for("held-out", 2) == range(2_000_000_000, 2_000_000_002)
     assert seeds_for("evaluation", 1)[0] == 3_000_000_000
     assert seeds_for("reference", 1)[0] == 3_500_000_000
+    for billions, name in ((4, "pictures"), (5, "bound"), (6, "illustration")):
+        assert seeds_for(name, 1)[0] == billions * 1_000_000_000
+    assert len(seeds_for("training", 0)) == 0
+    assert {RANGES[name].block for name in ("evaluation", "reference")} == {500_000_000}
 
 
 @pytest.mark.parametrize(("count", "run"), [(MAX_PAIRS + 1, 0), (1, MAX_RUN + 1), (1, -1), (-1, 0)])

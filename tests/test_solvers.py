@@ -6,6 +6,7 @@ A solver added to `SOLVERS` is tested by all of this without a line here.
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -183,6 +184,19 @@ def test_gradients_against_finite_differences(solver: Solver, steps: int, path: 
         assert found[1] is not None and found[1][-1] == 0  # the end is never asked
 
 
+@pytest.mark.parametrize(
+    ("name", "order", "variant"),
+    [
+        ("euler", 1, ""), ("heun", 2, ""), ("dpmpp", 3, ""), ("dpm-single", 2, ""),
+        ("ipndm", 3, ""), ("unipc", 3, "bh1"), ("deis", 3, "rho"),
+    ],
+)  # fmt: skip
+def test_order_and_variant_by_default(name: str, order: int, variant: str) -> None:
+    solver = make_solver(name)
+    assert (solver.order, solver.variant) == (order, variant)
+    assert (Solver.order, Solver.variant, Solver.variants, Solver.form) == (1, "", (), "x0")
+
+
 def test_nearly_equal_times_stay_finite(solver: Solver) -> None:
     schedule = EDM()
     model = mixture([[-0.6], [0.6]], 0.2, schedule)
@@ -268,6 +282,44 @@ def test_unipc_1_predicts_as_ddim(path: str) -> None:
         list(trajectory(bind(model), make_solver(name, 1), k, x))[1] for name in ("unipc", "euler")
     ]
     assert (first[0] - first[1]).abs().max() < 1e-12 * first[0].abs().max()
+
+
+@pytest.mark.parametrize("variant", ["bh1", "bh2"])
+def test_a_step_of_unipc_2_written_out(variant: str) -> None:
+    """B(h) = h or 1 - e^-h; half of B is the weight of a difference, in corrector and predictor."""
+    k = knots(VPLinear(), uneven(VPLinear(), 3))
+    start, m_0, m_1 = noise(range(3), (2,), torch.float64)
+    e_0, e_1 = (-torch.expm1(-h) for h in k.h[:2])  # h phi_1
+    b_0, b_1 = k.h[:2] if variant == "bh1" else (e_0, e_1)
+    x = k.sigma[1] / k.sigma[0] * start + k.alpha[1] * (e_0 * m_0 + b_0 / 2 * (m_1 - m_0))
+    slope = (m_1 - m_0) * k.h[1] / k.h[0]
+    wanted = k.sigma[2] / k.sigma[1] * x + k.alpha[2] * (e_1 * m_1 + b_1 / 2 * slope)
+    solver = make_solver("unipc", 2, variant)
+    found, history = solver.step(lambda x, t: m_1, k, 1, 0 * start, (start, m_0))
+    assert (found - wanted).abs().max() < 1e-12
+    assert (history[0] - x).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("degree", [2, 3])
+def test_unipc_3_is_exact_for_polynomials(degree: int) -> None:
+    """x0 = lam^2 in the predictor, x0 = lam^3 in the corrector, against Gauss-Legendre."""
+    k = knots(VPLinear(), uneven(VPLinear(), 6))
+    nodes, weights = map(torch.tensor, np.polynomial.legendre.leggauss(20))
+
+    def exact(x: Tensor, i: int) -> Tensor:
+        u = (nodes + 1) / 2
+        inside = k.h[i] * torch.exp(-k.h[i] * (1 - u)) * (k.lam[i] + k.h[i] * u) ** degree
+        return k.sigma[i + 1] / k.sigma[i] * x + k.alpha[i + 1] * (weights * inside).sum() / 2
+
+    start = torch.tensor([0.3, -0.7], dtype=torch.float64)
+    answers = [(k.lam[i] ** degree).expand(2) for i in (3, 2, 1, 0)]
+    solver = make_solver("unipc", 3)
+    found, (corrected, *_) = solver.step(
+        lambda x, t: answers[0], k, 3, start, (start, *answers[1:])
+    )
+    assert (corrected - exact(start, 2)).abs().max() < 1e-10 * exact(start, 2).abs().max()
+    if degree == 2:
+        assert (found - exact(corrected, 3)).abs().max() < 1e-10 * found.abs().max()
 
 
 @pytest.mark.parametrize("path", SCHEDULES)

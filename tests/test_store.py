@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -41,6 +42,27 @@ def test_a_failed_write_leaves_the_old_file(
     assert list(tmp_path.iterdir()) == [file]  # no half-written leftovers
 
 
+def test_a_file_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, fsync, move = [], os.fsync, os.replace
+
+    def synced(handle: int) -> None:
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        if done[-1] == "file":
+            assert os.fstat(handle).st_size == 3  # written, not only buffered
+        fsync(handle)
+
+    def moved(source: str, target: Path) -> None:
+        done.append("move")
+        move(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", moved)
+    store.write_bytes(tmp_path / "x", b"abc")
+    assert done == ["file", "move", "folder"]
+
+
 def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
@@ -65,6 +87,8 @@ def test_missing_and_oversized_files(tmp_path: Path) -> None:
         file.truncate(store.MAX_JSON + 1)
     with pytest.raises(StoreError, match="expected at most"):
         store.read_json(tmp_path / "big.json")
+    (tmp_path / "full.json").write_bytes(b"{}".ljust(store.MAX_JSON))
+    assert store.read_json(tmp_path / "full.json") == {}
     (tmp_path / "bad.safetensors").write_bytes(b"\x08\x00\x00\x00\x00\x00\x00\x00{}")
     with pytest.raises(StoreError, match="not a whole safetensors file"):
         store.read_tensors(tmp_path / "bad.safetensors")

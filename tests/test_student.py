@@ -227,6 +227,23 @@ def test_roughness_of_a_sine() -> None:
     assert Student(replace(problem, model=flat)).roughness(make_grid("edm", EDM(), 5)) == 0.0
 
 
+def test_roughness_begins_at_the_noise_of_the_validation_pairs() -> None:
+    seen: list[Tensor] = []
+
+    def forward(x: Tensor, t: Tensor, cond: None) -> Tensor:
+        seen.append(x)
+        return 0 * x
+
+    model = FunctionModel(forward, EDM(), "x0", (2,), None)
+    train, valid = (
+        Pairs(tuple(s), noise(s, (2,), torch.float64), None, torch.zeros(6, 2))
+        for s in (range(6), range(6, 12))
+    )
+    problem = Problem(model, make_solver("euler"), 5, l2, train, valid)
+    Student(problem).roughness(make_grid("edm", EDM(), 5))
+    assert torch.equal(seen[0], 80.0 * valid.noise[:4])
+
+
 def test_roughness_uses_guidance_and_conditions() -> None:
     low, high = (
         Student(replace(guided_problem(1.0), guidance=g)).roughness(make_grid("edm", EDM(), 4))

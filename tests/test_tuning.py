@@ -28,6 +28,7 @@ from ld3.density import Warp
 from ld3.errors import PlanError
 from ld3.parameters import GROUPS, FamilyParameters, GridParameters, SolverParameters
 from ld3.plan import rows_of
+from ld3.predictions import Prediction
 from ld3.schedules import schedule_to_json
 from ld3.table import TunedSolver
 from ld3.zoo.toy import mixture
@@ -277,6 +278,39 @@ def test_slopes_of_corrections_are_right() -> None:
         coefficients,
     )
     assert sample(made.flat(values)).shape == (2, 8)
+
+
+@pytest.mark.parametrize("form", ["x0", "eps", "flow"])
+@pytest.mark.parametrize("name", NAMES)
+def test_increments_give_every_state_of_the_table(name: str, form: Prediction) -> None:
+    _, tuned = shaken(parameters(name))
+    table = tuned.table(VPLinear())
+    count = table.nfe
+    x, *outputs = noise(range(count + 1), (3,), torch.float64)
+    steps = table.increments(form, VPLinear())
+    assert (steps.form, len(steps.ratios)) == (form, count)
+    assert torch.equal(steps.net_times, table.net_times)
+    state = x
+    for n, row in enumerate(table.in_outputs(form, VPLinear()).weights[1:]):
+        assert len(steps.weights[n]) == n + 1
+        terms = zip(steps.weights[n], outputs, strict=False)
+        state = steps.ratios[n] * state + sum(weight * output for weight, output in terms)
+        wanted = row @ torch.stack([x, *outputs])
+        assert (state - wanted).abs().max() < 1e-9 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("begin", [1, 2, 3])
+@pytest.mark.parametrize("name", ["euler", "dpmpp", "deis", "unipc"])
+def test_the_tail_of_a_table_after_equal_answers_is_the_table(name: str, begin: int) -> None:
+    """Answers before X_b that equal the one at X_b: its weight may stand for theirs."""
+    table = shaken(parameters(name))[1].table(VPLinear())
+    x, *answers = noise(range(table.nfe + 1), (3,), torch.float64)
+    answers[:begin] = [answers[begin]] * begin
+    states = table.weights @ torch.stack([x, *answers])
+    tail = table.tail(begin)
+    assert torch.equal(tail.net_times, table.net_times[begin:])
+    found = tail.weights @ torch.stack([states[begin], *answers[begin:]])
+    assert (found - states[begin:]).abs().max() < 1e-10 * states.abs().max()
 
 
 def plan_with(rows: object) -> dict[str, object]:

@@ -138,10 +138,10 @@ class Student:
 
     @torch.no_grad()
     def residual(self, x: Tensor, index: Tensor) -> Tensor:
-        """r (B, F) for training pairs with |r|^2 = d.
+        """r (B, F) for training pairs, whose squared length is d.
 
         Exact for l2 and feature distances. For others r is the l2 residual with one weight per
-        sample that makes |r|^2 = d at this x.
+        sample that makes it so at this x.
         """
         sample = self.problem.model.decode(x)
         target = tuple(f[index] for f in self._targets["train"])
@@ -155,7 +155,7 @@ class Student:
 
     @torch.no_grad()
     def roughness(self, grid: TimeGrid, samples: int = 4) -> float:
-        """sum |s(SHORT) - s(SECANT)|^2 / sum |s(SECANT)|^2, with s(h) the secant of D in lam.
+        """sum (s(SHORT) - s(SECANT))^2 / sum s(SECANT)^2, with s(h) the secant of D in lam.
 
         The sums run over the inner points of the student's trajectories on validation pairs. The
         value is near 0 for a smooth network; at 1 and above the slope at a point misleads.

@@ -309,6 +309,7 @@ class Tabulated:
             raise SpecError("Tabulated: expected lam_first < lam_last and prior_std > 0")
 
     @classmethod
+    @torch.enable_grad()
     def of(cls, schedule: Schedule, points: int = 1025) -> "Tabulated":
         """Read off a schedule."""
         ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")

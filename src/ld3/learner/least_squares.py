@@ -4,8 +4,8 @@ One more run of the same samples for each parameter theta_i gives a row of the J
 
     J_i = (r(theta + h_i e_i) - r(theta)) / h_i
 
-with r a vector per sample: the sample itself, or the residual with |r|^2 = d. A change in row n of
-the table leaves the n answers before it unchanged, so that they are not evaluated again.
+with r a vector per sample: the sample itself, or the residual whose square is d. A change in row n
+of the table leaves the n answers before it unchanged, so that they are not evaluated again.
 
 For networks that ripple in time (those with a secant) h_i is WIDE times as long.
 """

@@ -36,9 +36,7 @@ def about_lines(experiment: Experiment) -> Iterator[str]:
     yield from experiment.paper_text.splitlines()
     for numbers in experiment.paper.numbers:
         yield from ("", f"{numbers.table}, {numbers.data}:")
-        rows = (
-            [*row.label, *(v.shown(2) for v in row.cells if v)] for row in numbers.result_rows
-        )
+        rows = ([*row.label, *(v.shown(2) for v in row.cells if v)] for row in numbers.result_rows)
         yield from table_lines([list(numbers.head), *rows])
 
 

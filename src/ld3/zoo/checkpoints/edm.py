@@ -95,6 +95,15 @@ class EDMConfig:
 
     def check(self) -> None:
         """Numbers that a network can be built from."""
+        for name in ("channel_mult", "attn_resolutions", "resample_filter"):
+            if not isinstance(getattr(self, name), tuple):
+                raise ModelError(
+                    f"checkpoint: got {name} {getattr(self, name)!r}, expected a list of numbers"
+                )
+        if not isinstance(self.sigma_data, int | float) or not 0 < self.sigma_data < 1e6:
+            raise ModelError(
+                f"checkpoint: got sigma_data {self.sigma_data!r}, expected a positive number"
+            )
         counts = {
             "img_resolution": (self.img_resolution, 4, 4096),
             "img_channels": (self.img_channels, 1, 64),
@@ -108,8 +117,9 @@ class EDMConfig:
             "len(resample_filter)": (len(self.resample_filter), 2, 4),
         }
         counts |= {f"channel_mult[{i}]": (n, 1, 64) for i, n in enumerate(self.channel_mult)}
+        counts |= {f"resample_filter[{i}]": (n, 1, 64) for i, n in enumerate(self.resample_filter)}
         for name, (got, low, high) in counts.items():
-            if not isinstance(got, int) or not low <= got <= high:
+            if type(got) is not int or not low <= got <= high:
                 raise ModelError(
                     f"checkpoint: got {name} {got!r}, expected a whole number from {low} to {high}"
                 )
@@ -183,9 +193,9 @@ class ConvThenHalve(Conv):
 
 
 def square_filter(taps: Sequence[int]) -> Tensor:
-    """f f^T / (sum f)^2, (1, 1, n, n)."""
-    f = torch.tensor([float(tap) for tap in taps])
-    return (f[:, None] * f[None, :] / f.sum() ** 2)[None, None]
+    """f f^T / (sum f)^2, (1, 1, n, n); on the CPU, also while a network is built without memory."""
+    total = sum(taps) ** 2
+    return torch.tensor([[[[a * b / total for b in taps] for a in taps]]], device="cpu")
 
 
 def group_norm(channels: int, eps: float) -> nn.GroupNorm:
@@ -260,7 +270,7 @@ class Fourier(nn.Module):
 
     def __init__(self, count: int) -> None:
         super().__init__()
-        self.register_buffer("freqs", 16 * torch.linspace(-1, 1, count))
+        self.register_buffer("freqs", 16 * torch.linspace(-1, 1, count, device="cpu"))
 
 
 class EDMNetwork(nn.Module):

@@ -12,7 +12,13 @@ from ld3.options import PipelineOptions
 from ld3.schedules import EDM
 from ld3.zoo.checkpoints.edm import PRECONDS, EDMConfig, Preconditioned, square_filter
 from ld3.zoo.checkpoints.families import Description, Family
-from ld3.zoo.checkpoints.model import CheckpointModel, check_names, chosen_classes, with_weights
+from ld3.zoo.checkpoints.model import (
+    CheckpointModel,
+    chosen_classes,
+    fitting,
+    seen_in,
+    with_weights,
+)
 from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
 
 LICENCE = "weights and code of NVlabs/edm: CC BY-NC-SA 4.0, not for commercial use"
@@ -37,9 +43,10 @@ def matches(found: Checkpoint) -> bool:
 
 def config_of(found: Checkpoint, options: PipelineOptions) -> EDMConfig:
     """From the configuration in the file, else from the shapes."""
-    words = dict(found.config)
+    inner = found.config.get("model")  # the network's own arguments, where the file has them
+    words = {**(inner if isinstance(inner, dict) else {}), **found.config}
     if found.kind != "edm" and words.get("family") != "edm":
-        words = from_shapes(found.tensors)
+        words = seen_in(from_shapes, found.tensors)
         if "precond" not in words:
             words["precond"] = options.config
             if options.config is None:
@@ -117,10 +124,11 @@ def schedule_of(config: EDMConfig, found: Checkpoint) -> EDM:
 
 def describe(found: Checkpoint, options: PipelineOptions) -> Description:
     config = config_of(found, options)
-    with torch.device("meta"):
-        network = Preconditioned(config)
-    check_names(found.tensors, {n: tuple(v.shape) for n, v in network.state_dict().items()})
+    network = fitting(lambda: Preconditioned(config), found.tensors)
     schedule = schedule_of(config, found)
+    notes = [ROUNDED] if config.precond == "iDDPMPrecond" else []
+    if found.config.get("use_fp16") is True:
+        notes.append("the original runs this network in float16 on a GPU: --dtype float16")
     style = "ADM" if config.adm else "NCSN++" if config.embedding_type == "fourier" else "DDPM++"
     shape = (config.img_channels, config.img_resolution, config.img_resolution)
     return Description(
@@ -131,7 +139,7 @@ def describe(found: Checkpoint, options: PipelineOptions) -> Description:
         "x0",
         f"classes 0-{config.label_dim - 1}" if config.label_dim else "none",
         LICENCE,
-        (ROUNDED,) if config.precond == "iDDPMPrecond" else (),
+        tuple(notes),
     )
 
 

@@ -144,5 +144,5 @@ def _parts(found: Checkpoint, config: dict[str, Any]) -> Iterator[bytes | memory
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
-    for name in sorted(found.tensors):
-        yield found.tensors[name].reshape(-1).view(torch.uint8).numpy().data
+    for _, tensor in found.tensors.each():
+        yield tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -13,9 +13,10 @@ from ld3.models import Cond
 from ld3.predictions import Prediction
 from ld3.schedules import Schedule
 from ld3.store import digest
-from ld3.zoo.checkpoints.reader import Tensors
+from ld3.zoo.checkpoints.reader import Tensors, printable
 
 Net = TypeVar("Net", bound=nn.Module)
+Seen = TypeVar("Seen")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -77,22 +78,45 @@ def with_weights(
     """
     if dtype not in DTYPES:
         raise ModelError(f"dtype: got {dtype}, expected float32, float64, float16 or bfloat16")
-    with torch.device("meta"):
-        network = build()
-    check_names(tensors, {name: tuple(v.shape) for name, v in network.state_dict().items()})
+    network = fitting(build, tensors)
     weights = {name for name, _ in network.named_parameters()}
     found = hashlib.sha256()
     state: dict[str, Tensor] = {}
-    for name in sorted(tensors):
-        tensor = tensors[name]
+    for name, tensor in tensors.each():
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
         wanted = dtype if name in weights else torch.promote_types(dtype, torch.float32)
-        layout = torch.channels_last if tensor.dim() == 4 else torch.preserve_format
-        state[name] = tensor.to(device, wanted).to(memory_format=layout)
+        layout = torch.channels_last if tensor.dim() == 4 else torch.contiguous_format
+        place = torch.empty(tensor.shape, dtype=wanted, device=device, memory_format=layout)
+        state[name] = place.copy_(tensor)
     network.load_state_dict(state, assign=True)
     network.eval().requires_grad_(False)
     return network, found.hexdigest()[:16]
+
+
+def seen_in(read: Callable[[Tensors], Seen], tensors: Tensors) -> Seen:
+    """What shapes tell; shapes that no such network has are refused."""
+    try:
+        return read(tensors)
+    except (LookupError, ValueError, ArithmeticError):
+        raise ModelError(
+            "checkpoint: got shapes that tell no configuration, expected those of a whole network"
+        ) from None
+
+
+def fitting(build: Callable[[], Net], tensors: Tensors) -> Net:
+    """A network without memory, whose names and shapes are those of the file."""
+    try:
+        with torch.device("meta"):
+            network = build()
+    except (ValueError, RuntimeError, ArithmeticError) as error:  # widths that no layer takes
+        reason = printable(str(error))[:100]
+        raise ModelError(
+            f"checkpoint: got a configuration that makes no network ({reason}), expected that of a "
+            "published file"
+        ) from None
+    check_names(tensors, {name: tuple(v.shape) for name, v in network.state_dict().items()})
+    return network
 
 
 def check_names(tensors: Tensors, wanted: Mapping[str, tuple[int, ...]]) -> None:

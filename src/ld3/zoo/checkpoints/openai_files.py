@@ -16,11 +16,18 @@ import torch
 from torch import Tensor
 
 from ld3.errors import ModelError, unknown
+from ld3.models import ClampedModel, Model
 from ld3.options import PipelineOptions
 from ld3.schedules import Discrete
 from ld3.store import read_json
 from ld3.zoo.checkpoints.families import Description, Family
-from ld3.zoo.checkpoints.model import CheckpointModel, check_names, chosen_classes, with_weights
+from ld3.zoo.checkpoints.model import (
+    CheckpointModel,
+    chosen_classes,
+    fitting,
+    seen_in,
+    with_weights,
+)
 from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig
 from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
 from ld3.zoo.pipelines.model import rounded
@@ -117,7 +124,7 @@ def config_of(found: Checkpoint, options: PipelineOptions) -> OpenAIConfig:
     """From a converted file, from --config, or from the shapes of a published file."""
     if found.config.get("family") == "openai":
         return from_json(found.config)
-    seen = from_shapes(found.tensors)
+    seen = seen_in(from_shapes, found.tensors)
     if options.config is not None and options.config.endswith(".json"):
         return from_flags(seen, read_json(Path(options.config)))
     if options.config is not None:
@@ -277,9 +284,7 @@ def checked(config: OpenAIConfig) -> OpenAIConfig:
 def describe(found: Checkpoint, options: PipelineOptions) -> Description:
     config = config_of(found, options)
     unet = config.unet
-    with torch.device("meta"):
-        network = OpenAIUNet(unet)
-    check_names(found.tensors, {n: tuple(v.shape) for n, v in network.state_dict().items()})
+    network = fitting(lambda: OpenAIUNet(unet), found.tensors)
     names = [name for name, other in PUBLISHED.items() if other == config]
     time = "K t - 1" if config.factor == 1 else f"{config.factor:g} (K t - 1)"
     notes = [f"time of the network: {time}, fractions allowed"]
@@ -302,7 +307,7 @@ def describe(found: Checkpoint, options: PipelineOptions) -> Description:
 
 def load(
     found: Checkpoint, device: torch.device, dtype: torch.dtype, options: PipelineOptions
-) -> CheckpointModel:
+) -> Model:
     config = config_of(found, options)
     unet, schedule = config.unet, config.schedule
     if options.net_time == "bfloat16":
@@ -314,26 +319,23 @@ def load(
         index = rounded(schedule.index(t), options.net_time)
         time = (config.factor * index).to(x.device, wide).expand(len(x))
         inner = x.to(dtype).contiguous(memory_format=torch.channels_last)
-        out = cast(Tensor, network(inner, time, label))[:, : unet.in_channels].to(x.dtype)
-        if not options.clamp:
-            return out
-        sigma, alpha = schedule.log_sigma(t).exp(), schedule.log_alpha(t).exp()
-        x0 = (x - sigma.to(x.device, x.dtype) * out) / alpha.to(x.device, x.dtype)
-        return x0.clamp(-1, 1)
+        out = cast(Tensor, network(inner, time, label))
+        return out[:, : unet.in_channels].to(x.dtype)
 
-    return CheckpointModel(
+    model = CheckpointModel(
         call,
         schedule,
-        "x0" if options.clamp else "eps",
+        "eps",
         (unet.in_channels, config.size, config.size),
         dtype,
         digest,
         device,
         chosen_classes(unet.num_classes, options.classes),
-        (config, options.net_time, options.clamp),
+        (config, options.net_time),
         exact_time=True,
         network=network,
     )
+    return ClampedModel(model) if options.clamp else model
 
 
 def settings(found: Checkpoint, options: PipelineOptions) -> dict[str, Any]:

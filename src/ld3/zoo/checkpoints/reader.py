@@ -121,8 +121,23 @@ class Tensors(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         entry = self.entries[name]
-        width = entry.dtype.itemsize
-        raw = torch.empty(entry.extent * width, dtype=torch.uint8, device="cpu")
+        return self._read(
+            name, torch.empty(entry.extent * entry.dtype.itemsize, dtype=torch.uint8, device="cpu")
+        )
+
+    def each(self) -> Iterator[tuple[str, Tensor]]:
+        """All tensors in the order of their names, in one buffer: each lives until the next.
+
+        Memory then holds the largest tensor once, and nothing is left in pieces.
+        """
+        sizes = {name: e.extent * e.dtype.itemsize for name, e in self.entries.items()}
+        buffer = torch.empty(max(sizes.values(), default=0), dtype=torch.uint8, device="cpu")
+        for name in sorted(self.entries):
+            yield name, self._read(name, buffer[: sizes[name]])
+
+    def _read(self, name: str, raw: Tensor) -> Tensor:
+        """A tensor whose bytes are read into `raw`."""
+        entry = self.entries[name]
         if len(raw):
             try:
                 with self._path.open("rb", buffering=0) as file:
