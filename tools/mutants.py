@@ -542,7 +542,7 @@ def main() -> None:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = f"{folder}/.hypothesis"
         for number, mutant in enumerate(mutants, 1):
             key = mutant.key
-            if key in known and (chosen.known or chosen.survivors and known[key] != SURVIVED):
+            if key in known and (chosen.known or (chosen.survivors and known[key] != SURVIVED)):
                 verdicts[key] = known[key]
                 continue
             if mutant.room not in tests:
