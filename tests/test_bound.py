@@ -193,6 +193,21 @@ def test_estimated_log_det_against_the_exact_one() -> None:
     assert (rough - full).abs().max() > 0.2
 
 
+@pytest.mark.parametrize("steps", [1, 4, 9])
+def test_the_quadrature_of_a_linear_map(steps: int) -> None:
+    """One step takes log |J v| for all of v; d steps or more are exact for each probe."""
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(4, 4, generator=generator, dtype=torch.float64) + 2 * torch.eye(4)
+    chance = torch.Generator().manual_seed(5)
+    v = (2 * torch.randint(2, (3, 4), generator=chance).double() - 1) / 2  # of length 1
+    values, vectors = torch.linalg.eigh(matrix.T @ matrix)
+    exact = ((v @ vectors).square() * values.log() / 2).sum(1)
+    wanted = 4 * (exact if steps > 1 else (v @ matrix.T).norm(dim=1).log()).mean()
+    z = torch.ones(2, 4, dtype=torch.float64)
+    found = log_det_estimate(lambda z: z @ matrix.T, z, probes=3, steps=steps, seed=5)
+    assert found.tolist() == pytest.approx([float(wanted)] * 2, rel=1e-9)
+
+
 def test_estimated_log_det_where_the_space_is_exhausted_early() -> None:
     """A multiple of the identity: one step says all, at any dimension and in float32."""
     for dtype in (torch.float32, torch.float64):

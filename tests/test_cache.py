@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,26 @@ def test_made_once_and_again_when_damaged(tmp_path: Path) -> None:
     assert len(made) == 2
     cache.json("scores", KEY | {"steps": 6}, make)
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_tensors_are_made_once_or_each_time_without_a_folder(tmp_path: Path, stored: bool) -> None:
+    cache, made = Cache(tmp_path if stored else None), []
+
+    def make() -> dict[str, torch.Tensor]:
+        made.append(1)
+        return {"x": torch.tensor([0.1, 2.0])}
+
+    def rows(seeds: Sequence[int]) -> torch.Tensor:
+        made.append(1)
+        return torch.ones(len(seeds), 2)
+
+    for _ in range(3):
+        assert torch.equal(cache.tensors("features", KEY, make)["x"], torch.tensor([0.1, 2.0]))
+        assert cache.json("scores", KEY, lambda: len(made) > 0)
+        assert torch.equal(cache.rows("pairs", KEY, range(2), rows), torch.ones(2, 2))
+    assert len(made) == (2 if stored else 6)
+    assert len([file for file in tmp_path.rglob("*") if file.is_file()]) == (3 if stored else 0)
 
 
 def test_old_files_do_not_count_when_everything_is_made_again(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Mutation test: a seeded sample of small mistakes, and the share of them that the tests notice.
 
-    python tools/mutants.py [--count 200] [--seed 0] [--only ROOM ...] [--survivors] [--page FILE]
+    python tools/mutants.py [--count 200] [--seed 0] [--only ROOM ...] [--page FILE]
+    python tools/mutants.py --survivors     the survivors of earlier runs again, after new tests
 
 A mutant is a copy of the package with one expression or statement changed. The sample is spread
 over the rooms in proportion to their lines, with at most one mutant per line. Each mutant runs the
@@ -55,6 +56,18 @@ REASONS = {  # "file: old -> new" of a survivor: why no test notices it
         "Equivalent: the history never holds more than order - 1 answers."
     ),
     "problem.py: 64 -> 128": "Memory only: tests hold results to be the same for any batch.",
+    "metrics/bound.py: centre + step.to(centre.device, centre.dtype).view_as(centre) -> "
+    "(centre - step.to(centre.device, centre.dtype).view_as(centre))": (
+        "Equivalent: directions in the ball are symmetric."
+    ),
+    "metrics/bound.py: 2 -> 3": "Rounding only: a third orthogonalisation changes nothing.",
+    "metrics/fidelity.py: 100 -> 200": "Memory only: samples per batch.",
+    "metrics/kernel.py: 1024 -> 2048": "Memory only: rows per block.",
+    "store.py: time.time() - leftover.stat().st_mtime > LEFTOVER -> "
+    "(time.time() - leftover.stat().st_mtime >= LEFTOVER)": (
+        "Equivalent in practice: a file would have to be one hour old to the last digit."
+    ),
+    "runs/cache.py: 0.0 -> 1.0": "Equivalent: files are not from the first second of 1970.",
     "searches/dmn.py: 0.01 -> 0.011": "The smallest allowed gap; no best grid comes near it.",
 }
 
@@ -508,6 +521,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
     parser.add_argument("--only", nargs="+", choices=ROOMS, default=list(ROOMS), metavar="ROOM")
     parser.add_argument("--survivors", action="store_true", help="run last time's survivors again")
+    parser.add_argument("--known", action="store_true", help="run only what never ran before")
     parser.add_argument("--list", action="store_true", help="print the sample, run nothing")
     parser.add_argument("--page", type=Path, help="write the results to this file")
     chosen = parser.parse_args()
@@ -528,7 +542,7 @@ def main() -> None:
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = f"{folder}/.hypothesis"
         for number, mutant in enumerate(mutants, 1):
             key = mutant.key
-            if chosen.survivors and known.get(key, SURVIVED) != SURVIVED:
+            if key in known and (chosen.known or (chosen.survivors and known[key] != SURVIVED)):
                 verdicts[key] = known[key]
                 continue
             if mutant.room not in tests:
