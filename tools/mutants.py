@@ -68,7 +68,7 @@ REASONS = {  # "file: old -> new" of a survivor: why no test notices it
         "Equivalent in practice: a file would have to be one hour old to the last digit."
     ),
     "runs/cache.py: 0.0 -> 1.0": "Equivalent: files are not from the first second of 1970.",
-    "searches/dmn.py: 0.01 -> 0.011": "The least gap over the mean gap; best grids have 0.15 and more.",
+    "searches/dmn.py: 0.01 -> 0.011": "Least gap over mean gap; best grids have 0.15 and more.",
 }
 
 # ---- mutants
