@@ -1,11 +1,13 @@
-"""Train the two classifiers: ``perceptual`` (a distance) and ``judge`` (a grader of samples).
+"""Train the classifiers: ``perceptual`` (a distance), ``judge`` and ``colour-judge`` (graders).
 
 Loss: cross-entropy with smoothed labels on pictures that are flipped and shifted at random.  No
-noise is added: a distance must see the noise that too few steps leave behind.
+noise is added: a distance must see the noise that too few steps leave behind. The first two are of
+Fashion-MNIST, the last is of CIFAR-10 (all ten classes; ``--data`` as in ``cifar.py``).
 """
 
 from __future__ import annotations
 
+import cifar
 import torch
 import torch.nn.functional as F
 from data import load
@@ -14,25 +16,27 @@ from torch import Tensor, nn
 
 from ld3.zoo.networks import Judge, Perceptual
 
-SIZES = {"perceptual": [24, 48, 80, 96], "judge": [24, 64, 128]}
+SIZES = {"perceptual": [24, 48, 80, 96], "judge": [24, 64, 128], "colour-judge": [32, 96, 192]}
 
 
 def vary(x: Tensor, shift: int, g: torch.Generator) -> Tensor:
     """Flip half the pictures, move each by up to ``shift`` pixels."""
-    b, _, h, w = x.shape
+    b, c, h, w = x.shape
     flip = torch.rand(b, 1, 1, 1, generator=g) < 0.5
     x = torch.where(flip, x.flip(-1), x)
-    padded = F.pad(x, [shift] * 4, value=-1.0)
+    # grey pictures have black around them
+    padded = F.pad(x, [shift] * 4, value=-1.0) if c == 1 else F.pad(x, [shift] * 4, "reflect")
     dy, dx = torch.randint(0, 2 * shift + 1, (2, b), generator=g)
     rows = (dy[:, None] + torch.arange(h))[:, None, :, None]  # (B,1,H,1)
     columns = (dx[:, None] + torch.arange(w))[:, None, None, :]  # (B,1,1,W)
-    return padded[torch.arange(b)[:, None, None, None], 0, rows, columns]  # (B,1,H,W)
+    layers = torch.arange(c)[None, :, None, None]
+    return padded[torch.arange(b)[:, None, None, None], layers, rows, columns]  # (B,C,H,W)
 
 
 def build(which: str) -> Perceptual | Judge:
     """The network ``which`` with its shipped sizes."""
-    kind = {"perceptual": Perceptual, "judge": Judge}[which]
-    return kind(widths=SIZES[which])
+    kind = Perceptual if which == "perceptual" else Judge
+    return kind(channels=3 if which == "colour-judge" else 1, widths=SIZES[which])
 
 
 @torch.no_grad()
@@ -54,21 +58,27 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     model = build(args.which)
+    colour = args.which == "colour-judge"
+    data, unseen = (
+        (cifar.load(args.data, "train"), cifar.load(args.data, "test"))
+        if colour
+        else (load(args.data, "train"), load(args.data, "t10k"))
+    )
 
     def loss(net: nn.Module, x: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
         assert isinstance(net, Perceptual | Judge)
-        return F.cross_entropy(net.logits(vary(x, 1, g)), y, label_smoothing=0.05)
+        return F.cross_entropy(net.logits(vary(x, 3 if colour else 1, g)), y, label_smoothing=0.05)
 
     plan = Plan(args.iterations, args.batch, args.lr, decay=0.02, clip=5.0, seed=args.seed)
-    mean = train(model, loss, *load(args.data, "train"), plan, args.run)
+    mean = train(model, loss, *data, plan, args.run)
     assert isinstance(mean, Perceptual | Judge)
-    score = accuracy(mean, *load(args.data, "t10k"))
+    score = accuracy(mean, *unseen)
     print("test accuracy", score)
     command = f"python training/classifiers.py {args.which} --iterations {args.iterations}"
     command += f" --batch {args.batch} --lr {args.lr:g} --seed {args.seed}"
     about = {
         "class": type(mean).__name__,
-        "arguments": {"channels": 1, "widths": SIZES[args.which]},
+        "arguments": {"channels": 3 if colour else 1, "widths": SIZES[args.which]},
         "test_accuracy": score,
     }
     finish(args.run, mean, plan, command, about)

