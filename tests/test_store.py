@@ -122,3 +122,19 @@ def test_equal_tensors_are_equal_bytes(tmp_path: Path) -> None:
         store.write_proved_tensors(tmp_path / f"{n}", {"key": 1}, tensors)
         written.add((tmp_path / f"{n}").read_bytes())
     assert len(written) == 1
+
+
+def test_a_folder_that_cannot_be_synced_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is in its place by then, so nothing may claim that it is not."""
+    opened = os.open
+
+    def refused(path: object, flags: int, *rest: int) -> int:
+        if Path(str(path)).is_dir():
+            raise PermissionError(13, "Permission denied")
+        return opened(path, flags, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "open", refused)
+    store.write_json(tmp_path / "x.json", {"a": 1})
+    assert store.read_json(tmp_path / "x.json") == {"a": 1}

@@ -52,15 +52,16 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror or error}; nothing was changed"
+        ) from None
+    with suppress(OSError):  # the file is there; some systems cannot sync a folder
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror or error}; nothing was changed"
-        ) from None
 
 
 def write_json(path: Path, content: object) -> None:
