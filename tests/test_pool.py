@@ -1,5 +1,6 @@
 """Workers fill the cache ahead, and end with their parent."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -44,7 +45,12 @@ def test_all_items_are_worked_on_by_several_processes(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_dies_is_no_end(tmp_path: Path) -> None:
-    work_ahead(die, [(str(tmp_path), n) for n in range(4)], name_of, 2, lambda *told: None)
+    """The reader gets control back, no worker is left, and what was lost is not claimed as done."""
+    seen: list[str] = []
+    items = [(str(tmp_path), n) for n in range(4)]
+    work_ahead(die, items, name_of, 2, lambda what, done, total: seen.append(what))
+    assert multiprocessing.active_children() == []
+    assert not (tmp_path / "1").exists() and "item 1" not in seen
 
 
 PARENT = """
