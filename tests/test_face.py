@@ -136,3 +136,12 @@ def test_mistakes_are_errors_of_ours() -> None:
             ld3.learn(MODEL, **{"progress": False, **options})  # type: ignore[arg-type]
     with pytest.raises(Ld3Error, match="nothing"):
         ld3.RunSpec(nothing=1)
+
+
+def test_progress_shows_no_loss_before_there_is_one() -> None:
+    seen: list[str] = []
+    options = {**QUICK, "progress": lambda what, done, total: seen.append(what)}
+    ld3.learn(MODEL, nfe=3, held_out=0, **options)  # type: ignore[arg-type]
+    losses = [what for what in seen if what.startswith("loss")]
+    assert losses[0].startswith("loss -, valid 0.") and losses[1].startswith("loss 0.")
+    assert not any("nan" in what for what in seen)

@@ -128,8 +128,8 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
 
 def _losses(last: Progress) -> str:
     valid = last.best if last.valid is None else last.valid
-    loss = math.nan if last.loss is None else last.loss
-    return f"loss {loss:.5f}, valid {valid:.5f}, best {last.best:.5f}"
+    loss = "-" if last.loss is None else f"{last.loss:.5f}"  # none before the first iteration
+    return f"loss {loss}, valid {valid:.5f}, best {last.best:.5f}"
 
 
 def how_to_go_on(folder: Path | None) -> str:
