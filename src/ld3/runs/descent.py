@@ -122,8 +122,8 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
                 _stopped(descent, list(ends.values()), stop)
     best = min(ends, key=lambda name: ends[name].best)
     spent = sum(end.state.evaluations for end in ends.values())
-    curve_of_best = tuple(loss for loss in losses[best] if math.isfinite(loss))
-    return Reached(ends[best], best, spent, curve_of_best)
+    finite = tuple(loss for loss in losses[best] if math.isfinite(loss))
+    return Reached(ends[best], best, spent, finite)
 
 
 def _losses(last: Progress) -> str:
