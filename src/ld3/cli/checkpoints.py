@@ -7,6 +7,7 @@ import click
 
 from ld3.cli.lists import as_json
 from ld3.cli.options import FILE, clamp_option, config_option
+from ld3.cli.say import say
 
 
 @click.command()
@@ -22,7 +23,7 @@ def inspect(file: Path, config: str | None, clamp: bool | None, json_: bool) -> 
 
     found = inspect_checkpoint(file, PipelineOptions(config=config, clamp=bool(clamp)))
     if json_:
-        click.echo(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
         return
     rows = [
         ("file", found["file"]),
@@ -40,7 +41,7 @@ def inspect(file: Path, config: str | None, clamp: bool | None, json_: bool) -> 
     if found["left_as_names"]:
         rows.append(("not run", ", ".join(found["left_as_names"][:8])))
     for line in table_lines(rows):
-        click.echo(line)
+        say(line)
 
 
 @click.command()
@@ -56,7 +57,7 @@ def convert(file: Path, out: Path, config: str | None) -> None:
     from ld3.options import PipelineOptions
     from ld3.zoo.checkpoints.load import convert_checkpoint
 
-    click.echo(f"wrote {convert_checkpoint(file, out, PipelineOptions(config=config))}")
+    say(f"wrote {convert_checkpoint(file, out, PipelineOptions(config=config))}")
 
 
 COMMANDS = (inspect, convert)

@@ -23,6 +23,7 @@ from ld3.cli.options import (
     start_option,
     teacher_options,
 )
+from ld3.cli.say import say
 
 
 @click.command()
@@ -78,9 +79,9 @@ def compare(file: Path | None, resume: bool, **options: Any) -> None:
         comparison = run_compare(spec, bar, fresh=not resume)
         bar.clear()
     for line in comparison_lines(comparison):
-        click.echo(line)
+        say(line)
     for path in (*write_files(comparison, spec.out), write_report(comparison, spec.out)):
-        click.echo(f"{path.suffix[1:]:<9}{path}")
+        say(f"{path.suffix[1:]:<9}{path}")
 
 
 @click.command()
@@ -91,7 +92,7 @@ def report(folder: Path) -> None:
     from ld3.report import write_report
 
     file = folder if folder.suffix == ".json" else folder / "compare.json"
-    click.echo(str(write_report(Comparison.load(file), file.parent)))
+    say(str(write_report(Comparison.load(file), file.parent)))
 
 
 COMMANDS = (compare, report)

@@ -22,6 +22,8 @@ from ld3.cli.options import (
     start_option,
     teacher_options,
 )
+from ld3.cli.say import say
+from ld3.errors import MissingPackage
 
 
 @click.command()
@@ -117,10 +119,13 @@ def learn(file: Path | None, resume: bool, **options: Any) -> None:
             for plan, folder in results:
                 bar.clear()
                 for line in (family_lines if plan.family else learned_lines)(plan):
-                    click.echo(line)
-                for picture in write_pictures(plan, folder, spec.device):
-                    click.echo(f"picture  {picture}")
-                click.echo(f"plan     {folder / 'plan.json'}")
+                    say(line)
+                try:
+                    for picture in write_pictures(plan, folder, spec.device, spec.model):
+                        say(f"picture  {picture}")
+                except MissingPackage as missing:
+                    say(f"no pictures: {missing}")
+                say(f"plan     {folder / 'plan.json'}")
 
 
 COMMANDS = (learn,)

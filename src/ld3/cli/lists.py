@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ld3.cli.options import Command, flag
+from ld3.cli.say import say
 
 
 def as_json(command: Command) -> Command:
@@ -128,14 +129,14 @@ def models(json_: bool) -> None:
 
 
 def _print_json(rows: Iterable[dict[str, Any]]) -> None:
-    click.echo(json.dumps(list(rows), indent=2))
+    say(json.dumps(list(rows), indent=2))
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from ld3.report.tables import table_lines
 
     for line in table_lines([head, *rows]):
-        click.echo(line)
+        say(line)
 
 
 def _span(orders: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from ld3.cli.options import (
     read_seeds,
     replaced_model,
 )
+from ld3.cli.say import say
 
 if TYPE_CHECKING:
     from ld3.plan import Plan
@@ -72,7 +73,7 @@ def sample(
         model=model,
     )
     for file in write_samples(out, numbers, samples):
-        click.echo(str(file))
+        say(str(file))
 
 
 @click.command()
@@ -121,11 +122,11 @@ def score(
         )
         bar.clear()
     for line in guidance_lines(plan, rows, held_out):
-        click.echo(line)
+        say(line)
     if picture is not None or len(rows) > 1:
         picture = picture or path.parent / "guidance.png"
         draw_guidance(rows, picture)
-        click.echo(f"picture  {picture}")
+        say(f"picture  {picture}")
 
 
 @click.command()
@@ -147,13 +148,13 @@ def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) ->
         from ld3.export import paste_lines
 
         for line in paste_lines(tool, plan):
-            click.echo(line)
+            say(line)
         return
     for line in plan_lines(plan):
-        click.echo(line)
+        say(line)
     if picture is not None:
         draw_plan(plan, picture)
-        click.echo(f"picture  {picture}")
+        say(f"picture  {picture}")
 
 
 @click.command()
@@ -180,9 +181,9 @@ def export(
     wish = Wish(name, base_model, licence, tuple(file for file in images if file.is_file()))
     made = export_plans(target, [_load(path) for path in paths], out, wish)
     for note in made.notes:
-        click.echo(note)
+        say(note)
     for file in made.files:
-        click.echo(f"wrote  {file}")
+        say(f"wrote  {file}")
 
 
 def _load(path: Path, nfe: int | None = None) -> "Plan":

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from ld3.cli.options import FILE, device_option, flag, option, out_option
+from ld3.cli.say import say
 from ld3.errors import SpecError
 
 
@@ -57,14 +58,14 @@ def reproduce(
     if list_:
         head = ("experiment", "in the paper", "what", "models")
         for line in table_lines([head, *list_rows(all_experiments())]):
-            click.echo(line)
+            say(line)
         return
     if name is None:
         raise SpecError("experiment: got none, expected a name of `ld3 reproduce --list`")
     experiment = load_experiment(name)
     if paper:
         for line in about_lines(experiment):
-            click.echo(line)
+            say(line)
         return
     with Bar() as bar:
         result = run_reproduce(
@@ -73,9 +74,9 @@ def reproduce(
         )  # fmt: skip
         bar.clear()
     for line in result_lines(result):
-        click.echo(line)
+        say(line)
     for path in write_result(result, out, docs):
-        click.echo(f"{path.suffix[1:]:<9}{path}")
+        say(f"{path.suffix[1:]:<9}{path}")
 
 
 COMMANDS = (reproduce,)
