@@ -15,6 +15,7 @@ import os
 import secrets
 import stat
 import time
+import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -100,6 +101,14 @@ def read_text(path: Path, most: int = MAX_JSON) -> str:
 def read_json(path: Path) -> Any:
     """Parsed JSON of a file that may come from anywhere."""
     return _parsed(read_bytes(path, MAX_JSON), path)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parsed TOML."""
+    try:
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise StoreError(f"{path}: got something that is not TOML ({error})") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
