@@ -50,7 +50,7 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """An error as one line of bounded length, whatever is in it."""
-    line = " ".join(printable(text).split())
+    line = printable(" ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
 
 
