@@ -63,7 +63,7 @@ def distance_option() -> Decorator:
     return option(
         "--distance", shown="auto",
         help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
-        "lpips-alex. auto: perceptual for the models of `ld3 models`, else l2.",
+        "lpips-alex, chamfer (point clouds). auto: perceptual for images of `ld3 models`, else l2.",
     )  # fmt: skip
 
 
