@@ -25,7 +25,7 @@ def solvers(json_: bool) -> None:
                 "name": name,
                 "orders": list(kind.orders),
                 "default_order": kind().order,
-                "variants": list(kind.variants),
+                "variants": list(filter(None, kind.variants)),
                 "nfe_per_step": kind().nfe(1),
                 "summary": kind.summary,
             }
@@ -35,7 +35,7 @@ def solvers(json_: bool) -> None:
     _print_table(
         ("solver", "orders", "variants", "summary"),
         [
-            (name, _span(kind.orders), ", ".join(kind.variants) or "-", kind.summary)
+            (name, _span(kind.orders), ", ".join(filter(None, kind.variants)) or "-", kind.summary)
             for name, kind in SOLVERS.items()
         ],
     )
