@@ -32,7 +32,7 @@ def python_file(parts: Sequence[str], values: Mapping[str, object]) -> bytes:
 
 def _alone(path: Path) -> str:
     """The text without its imports of the other parts, which will stand above it."""
-    text = path.read_text()
+    text = path.read_text("utf-8")
     lines = text.splitlines(keepends=True)
     for node in ast.parse(text).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ld3."):
