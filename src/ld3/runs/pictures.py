@@ -38,9 +38,8 @@ def write_pictures(
         grids = {f"default grid: {usual}": usual} | {f"best known grid: {best}": best}
         if usual == best:
             grids = {f"default and best known grid: {best}": best}
-        tables = {
-            f"reference, {reference.nfe} evaluations": reference.table(own.schedule, own.prediction)
-        }
+        exact = reference.table(own.schedule, own.prediction)
+        tables = {f"reference, {reference.nfe} evaluations": exact}
         tables |= {f"{label}, {plan.nfe}": known(name) for label, name in grids.items()}
         tables |= {f"learned, {plan.nfe}": plan.table()}
 
