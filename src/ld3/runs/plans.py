@@ -37,6 +37,7 @@ def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Sco
         reference=asdict(run.session.reference),
         starts=starts_part(learned.starts),
         start=learned.start,
+        distance=run.session.measure.title,
         secant=learned.secant,
         evaluations=learned.evaluations,
         teacher_evaluations=len(run.scales) * preset.teacher.nfe * (preset.train + preset.valid),
