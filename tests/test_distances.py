@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import ld3
 from ld3.distances import DISTANCES, FeatureDistance, l1, l2, pseudo_huber
 from ld3.distances.clouds import chamfer
 from ld3.distances.lpips import LpipsFeatures, load_lpips
