@@ -268,8 +268,9 @@ def load_lpips(net: LpipsNet, path: str | Path | None = None) -> FeatureDistance
     The weights come from ``path`` if given, else the backbone from the torch hub cache (or, with
     torchvision installed, downloaded by it) and the heads from an installed package `lpips` or
     `torchmetrics`. ``path`` is a .safetensors, .pth or .pt file with the keys
-    ``features.N.weight``, ``features.N.bias`` and ``linK.model.1.weight``; other keys are ignored, and heads that are not
-    in it come from the package `lpips`. Weights stored in float16 are widened.
+    ``features.N.weight``, ``features.N.bias`` and ``linK.model.1.weight``; other keys are
+    ignored, and heads that are not in it come from these packages. Weights stored in float16 are
+    widened.
     """
     spec = _spec(net)
     features = LpipsFeatures(net)
