@@ -7,7 +7,7 @@ learned and how well it did. Reading one checks everything. Using one with anoth
 with the reason unless it is forced.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -217,8 +217,7 @@ class Plan(_Part):
     @property
     def tuned(self) -> TunedSolver:
         """The solver on its times, with the corrections."""
-        added = None if self.corrections is None else tensor_of(self.corrections)
-        return TunedSolver(self.make_solver(), self.grid, added)
+        return tuned_from_json(dict(self), self.make_solver())
 
     @property
     def noise_schedule(self) -> Schedule:
@@ -339,6 +338,22 @@ def tensor_of(rows: Sequence[Sequence[float]]) -> Tensor:
     for n, row in enumerate(rows):
         full[n, : len(row)] = torch.tensor(row, dtype=torch.float64, device="cpu")
     return full
+
+
+def tuned_to_json(tuned: TunedSolver) -> dict[str, Any]:
+    """The numbers of a tuned solver, by the names they have in a plan."""
+    grid = tuned.grid
+    return {
+        "times": grid.times.tolist(),
+        "net_times": grid.net_times.tolist(),
+        "corrections": rows_of(tuned.corrections),
+    }
+
+
+def tuned_from_json(content: Mapping[str, Any], solver: Solver) -> TunedSolver:
+    """The inverse of :func:`tuned_to_json`."""
+    grid, rows = TimeGrid.of(content["times"], content["net_times"]), content["corrections"]
+    return TunedSolver(solver, grid, None if rows is None else tensor_of(rows))
 
 
 def _check_numbers(plan: Plan, name: str) -> None:

@@ -19,7 +19,7 @@ ROUGH = 0.5  # roughness above which secants are used
 class Starts:
     """The best known grids of a problem, best first."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     losses: dict[str, float]  # of the finalists, on all validation pairs
     roughness: float  # of the network, on the best grid
     evaluations: int
@@ -46,7 +46,6 @@ def find_starts(
     finalists = losses(list(losses(TRIED, SCREEN))[:FINALISTS], 0)
     names = tuple(finalists)[:count]
     rough = student.roughness(make_grid(names[0], schedule, problem.steps))
-    rough = rough if math.isfinite(rough) else 0.0
     return Starts(names, finalists, rough, student.evaluations)
 
 

@@ -132,11 +132,17 @@ def _losses(last: Progress) -> str:
     return f"loss {loss}, valid {valid:.5f}, best {last.best:.5f}"
 
 
-def how_to_go_on(folder: Path | None) -> str:
-    """Where the plan of an interrupted run is."""
-    if folder is None:
-        return ""
-    return f"the best plan so far is {folder / SO_FAR}; the same command goes on from there"
+@contextmanager
+def resumable(folder: Path | None) -> Iterator[None]:
+    """Ctrl-C inside says where the best plan so far is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is None:
+            raise
+        raise Interrupted(
+            f"the best plan so far is {folder / SO_FAR}; the same command goes on from there"
+        ) from None
 
 
 def _stopped(descent: Descent, ends: Sequence[Progress], stop: BaseException) -> None:
@@ -146,7 +152,8 @@ def _stopped(descent: Descent, ends: Sequence[Progress], stop: BaseException) ->
     descent.save_so_far(min(ends, key=lambda end: end.best))
     if isinstance(stop, Ld3Error):
         raise type(stop)(f"{stop}; the best plan so far is {descent.folder / SO_FAR}") from None
-    raise Interrupted(how_to_go_on(descent.folder)) from None
+    with resumable(descent.folder):
+        raise stop
 
 
 @contextmanager
