@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ld3.errors import StoreError, unknown
+from ld3.errors import StoreError, unknown, wrong_part
 from ld3.metrics.bootstrap import Interval
 from ld3.store import read_json
 
@@ -245,8 +245,6 @@ class ExperimentResult(Findings):
         try:
             return cls.model_validate(read_json(path))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
             raise StoreError(
-                f"{path}: {where}: {first['msg']}; make it anew with `ld3 reproduce`"
+                f"{path}: {wrong_part(error)}; make it anew with `ld3 reproduce`"
             ) from None

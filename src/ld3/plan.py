@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serial
 from torch import Tensor
 
 from ld3.density import DENSITY, SHIFTS, Warp
-from ld3.errors import Ld3Error, PlanError, SpecError
+from ld3.errors import Ld3Error, PlanError, SpecError, wrong_part
 from ld3.grids import Knots, TimeGrid, knots
 from ld3.model_checks import fingerprint
 from ld3.models import Cond, Model
@@ -149,9 +149,7 @@ class Plan(_Part):
         try:
             plan = cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-            raise PlanError(f"{name}: {where}: {first['msg']}") from None
+            raise PlanError(f"{name}: {wrong_part(error)}") from None
         if plan.family is not None and plan.family.low > plan.family.high:
             raise PlanError(f"{name}: family: got low {plan.family.low} above {plan.family.high}")
         if plan.solver.table is not None and (plan.family is not None or plan.members):

@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from ld3.errors import SpecError, unknown
+from ld3.errors import SpecError, bad_option, unknown
 from ld3.known_grids import METHODS, make_method
 from ld3.learner.presets import Preset, make_preset, without_gradients
 from ld3.learner.recipes import Learn, change_recipe
@@ -68,7 +68,7 @@ class Settings(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise spec_error(type(self), error) from None
+            raise bad_option(type(self), error) from None
 
     @field_validator("pipeline", mode="before")
     @classmethod
@@ -191,15 +191,6 @@ def options_of(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
         if value is not None:
             options[key] = options[key] | value if both else value
     return options
-
-
-def spec_error(kind: type[BaseModel], error: ValidationError) -> SpecError:
-    """One line for what pydantic found."""
-    first = error.errors()[0]
-    option = str(first["loc"][0]) if first["loc"] else "spec"
-    if first["type"] == "extra_forbidden":
-        return unknown("option", option, kind.model_fields)
-    return SpecError(f"{option}: got {str(first['input'])[:200]!r}: {first['msg']}")
 
 
 def read_solver(text: str, order: int | None = None, variant: str | None = None) -> Solver:

@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ld3.errors import SpecError, unknown
+from ld3.errors import SpecError, bad_option, unknown
 from ld3.experiment import Experiment, Options
-from ld3.runs.spec import spec_error
 from ld3.store import read_bytes
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -65,4 +64,4 @@ def checked(kind: type[Kind], options: Options) -> Kind:
     try:
         return kind(**options)
     except ValidationError as error:
-        raise spec_error(kind, error) from None
+        raise bad_option(kind, error) from None
