@@ -25,7 +25,7 @@ from ld3.runs.session import Session, table_key
 from ld3.runs.spec import steps_of
 from ld3.searches.registry import find
 from ld3.solvers import SOLVERS, Solver
-from ld3.store import digest, read_proved_json, sweep, write_proved_json
+from ld3.store import digest, place, read_proved_json, sweep, write_proved_json
 from ld3.table import TunedSolver
 
 Slope = Literal["auto", "exact", "secant"]
@@ -110,12 +110,12 @@ def learn_run(
 
     `watch` gets the name of the start and the progress of every iteration that is run.
     """
-    file = None if run.folder is None else run.folder / "result.json"
-    if file is not None:
-        sweep(file.parent)
-        content = read_proved_json(file, run.key)
-        if content is not None:
-            return _from_json(content, run)
+    if run.folder is not None:
+        sweep(run.folder)
+    file = place(run.folder, "result.json")
+    content = read_proved_json(file, run.key)
+    if content is not None:
+        return _from_json(content, run)
     begin = time.perf_counter()
     problem = run.problem()
     starts, tuned = _starts(run, problem)
@@ -144,8 +144,7 @@ def learn_run(
     )  # fmt: skip
     reached = descend(descent, {name: partial(course, name) for name in tuned})
     result = learned(reached.final, reached.start, reached.evaluations, reached.curve)
-    if file is not None:
-        write_proved_json(file, run.key, _to_json(result))
+    write_proved_json(file, run.key, _to_json(result))
     return result
 
 
@@ -157,12 +156,11 @@ def forget(folder: Path) -> None:
 
 def _starts(run: Run, problem: Problem) -> tuple[Starts, dict[str, TunedSolver]]:
     """Where to begin, by name. What was searched for is kept in a file."""
-    file = None if run.folder is None else run.folder / "starts.json"
-    content = None if file is None else read_proved_json(file, run.key)
+    file = place(run.folder, "starts.json")
+    content = read_proved_json(file, run.key)
     if content is None:
         content = _found_starts(run, problem)
-        if file is not None:
-            write_proved_json(file, run.key, content)
+        write_proved_json(file, run.key, content)
     tuned = {name: tuned_from_json(rows, run.solver) for name, rows in content["solvers"].items()}
     return Starts(**content["starts"]), tuned
 
