@@ -16,6 +16,7 @@ from ld3.cli.options import (
     run_options,
     together,
 )
+from ld3.cli.say import say
 
 
 @click.command()
@@ -65,7 +66,7 @@ def report(folder: Path) -> None:
     from ld3.report import write_report
 
     file = folder if folder.suffix == ".json" else folder / "compare.json"
-    click.echo(str(write_report(Comparison.load(file), file.parent)))
+    say(str(write_report(Comparison.load(file), file.parent)))
 
 
 COMMANDS = (compare, report)

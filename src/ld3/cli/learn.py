@@ -6,6 +6,8 @@ from typing import Any
 import click
 
 from ld3.cli.options import flag, given, model_option, option, print_lines, run_options, together
+from ld3.cli.say import say
+from ld3.errors import MissingPackage
 
 
 @click.command()
@@ -60,9 +62,12 @@ def learn(file: Path | None, resume: bool, **options: Any) -> None:
             for plan, folder in results:
                 bar.clear()
                 print_lines((family_lines if plan.family else learned_lines)(plan))
-                for picture in write_pictures(plan, folder, spec.device):
-                    click.echo(f"picture  {picture}")
-                click.echo(f"plan     {folder / 'plan.json'}")
+                try:
+                    for picture in write_pictures(plan, folder, spec.device, spec.model):
+                        say(f"picture  {picture}")
+                except MissingPackage as missing:
+                    say(f"no pictures: {missing}")
+                say(f"plan     {folder / 'plan.json'}")
 
 
 COMMANDS = (learn,)

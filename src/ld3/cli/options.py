@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ld3.cli.say import say
 from ld3.errors import SpecError
 
 Command = Callable[..., None]
@@ -45,7 +46,7 @@ def together(*decorators: Decorator) -> Decorator:
 
 def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        say(line)
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -207,14 +208,9 @@ def read_pipeline(options: dict[str, Any]) -> dict[str, Any] | None:
 
 def read_prompts(path: Path) -> tuple[str, ...]:
     """The lines of a text file that are not empty."""
-    from ld3.store import read_bytes
+    from ld3.store import read_text
 
-    try:
-        lines = [line.strip() for line in read_bytes(path).decode().splitlines()]
-    except UnicodeDecodeError:
-        raise SpecError(
-            f"--prompts: got {path}, which is not text; expected one prompt per line"
-        ) from None
+    lines = [line.strip() for line in read_text(path).splitlines()]
     prompts = tuple(line for line in lines if line)
     if not prompts:
         raise SpecError(f"--prompts: got {path}, which is empty; expected one prompt per line")

@@ -21,6 +21,7 @@ from ld3.cli.options import (
     read_seeds,
     together,
 )
+from ld3.cli.say import say
 
 if TYPE_CHECKING:
     from ld3.plan import Plan
@@ -83,7 +84,7 @@ def score(
     if picture is not None or len(rows) > 1:
         picture = picture or path.parent / "guidance.png"
         draw_guidance(rows, picture)
-        click.echo(f"picture  {picture}")
+        say(f"picture  {picture}")
 
 
 @click.command()
@@ -109,7 +110,7 @@ def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) ->
     print_lines(plan_lines(plan))
     if picture is not None:
         draw_plan(plan, picture)
-        click.echo(f"picture  {picture}")
+        say(f"picture  {picture}")
 
 
 @click.command()

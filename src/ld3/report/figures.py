@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ld3.errors import SpecError
+from ld3.errors import MissingPackage
 from ld3.grids import TimeGrid
 from ld3.schedules import Schedule
 from ld3.store import write_bytes
@@ -18,7 +18,9 @@ def plots() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise SpecError("figures: matplotlib is missing; pip install 'ld3[report]'") from None
+        raise MissingPackage(
+            "matplotlib is missing; pip install 'ld3[report]' adds plots and contact sheets"
+        ) from None
     plt.switch_backend("agg")
     return plt
 
