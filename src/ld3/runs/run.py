@@ -17,7 +17,7 @@ from ld3.learner.course import Course
 from ld3.learner.learn import Progress, solver_parameters
 from ld3.learner.presets import Preset
 from ld3.learner.recipes import Recipe
-from ld3.learner.starts import Starts, find_starts, with_secant
+from ld3.learner.starts import Starts, find_starts, finite_roughness, with_secant
 from ld3.plan import Plan, tuned_from_json, tuned_to_json
 from ld3.problem import SECANT, Problem, Student
 from ld3.runs.descent import Descent, descend
@@ -184,7 +184,7 @@ def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
             name, spent = run.start, found.evaluations
             solver = TunedSolver(run.solver, found.tuned.grid)
         student = Student(problem)
-        rough = student.roughness(solver.grid)
+        rough = finite_roughness(student, solver.grid)
         starts = Starts((name,), {}, rough, spent + student.evaluations)
         tuned = {name: solver}
     finite = {name: loss for name, loss in starts.losses.items() if math.isfinite(loss)}

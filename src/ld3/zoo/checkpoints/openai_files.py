@@ -30,7 +30,7 @@ from ld3.zoo.checkpoints.model import (
     with_weights,
 )
 from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig
-from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
+from ld3.zoo.checkpoints.tensors import Checkpoint, Tensors
 from ld3.zoo.pipelines.model import rounded
 
 LICENCE = "weights and code of OpenAI's improved-diffusion and guided-diffusion: MIT"
