@@ -295,11 +295,8 @@ class Reading:
         if not isinstance(value, Made) or value.maker not in TENSORS or len(value.args) < 4:
             raise BadFile(f"got {_shown(value)} as {name[:80]!r}, expected a tensor")
         storage = self.storage(name, value.args[0])
-        offset, shape, stride = (
-            value.args[1],
-            _tensor_sizes(value.args[2]),
-            _tensor_sizes(value.args[3]),
-        )
+        offset = value.args[1]
+        shape, stride = (_tensor_sizes(sizes) for sizes in value.args[2:4])
         if not is_count(offset) or shape is None or stride is None or len(shape) != len(stride):
             raise BadFile(f"got a damaged shape of {name[:80]!r}, expected whole numbers")
         assert isinstance(offset, int)
