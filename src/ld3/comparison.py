@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ld3.errors import StoreError, wrong_part
+from ld3.scores import Number
 from ld3.store import read_json, write_bytes, write_json
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=2000)]
 Count = Annotated[int, Field(ge=0)]
 Png = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$", max_length=4_000_000)]  # base64

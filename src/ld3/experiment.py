@@ -14,9 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ld3.errors import StoreError, unknown, wrong_part
 from ld3.metrics.bootstrap import Interval
+from ld3.scores import Number
 from ld3.store import read_json
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=4000)]
 Options = dict[str, Any]
 FILES = (".pkl", ".pt", ".pth", ".ckpt", ".safetensors")  # names of checkpoints end in these

@@ -24,14 +24,13 @@ from ld3.models import Cond, Model
 from ld3.options import PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
-from ld3.scores import FamilyScores, Scores
+from ld3.scores import FamilyScores, Number, Scores
 from ld3.solvers import Solver, make_solver
 from ld3.store import read_json, write_json
 from ld3.table import Increments, Table, TunedSolver
-from ld3.teacher import sample_table
+from ld3.teacher import sample_batches
 
 MAX_STEPS = 1000
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Times = Annotated[list[Number], Field(min_length=2, max_length=MAX_STEPS + 1)]
 Row = Annotated[list[Annotated[float, Field(ge=-1e3, le=1e3)]], Field(max_length=2 * MAX_STEPS + 1)]
 Corrections = Annotated[list[Row], Field(max_length=2 * MAX_STEPS)] | None
@@ -303,19 +302,10 @@ class Sampler:
         """
         scale = self.guidance if guidance is None else guidance
         _check_rows(cond, len(seeds))
-        parts = []
-        for first in range(0, len(seeds), self.batch):
-            part = slice(first, first + self.batch)
-            some = cond
-            if isinstance(cond, Tensor):
-                some = cond[part]
-            elif cond is not None:
-                some = {name: value[part] for name, value in cond.items()}
-            made = sample_table(
-                self.model, self.table, seeds[part], guidance=scale, device=self.device, cond=some
-            )
-            parts.append(made)
-        return torch.cat(parts)
+        parts = sample_batches(
+            self.model, self.table, seeds, self.batch, guidance=scale, device=self.device, cond=cond
+        )
+        return torch.cat([made for _, made in parts])
 
 
 def _check_rows(cond: Cond, count: int) -> None:

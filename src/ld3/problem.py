@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ld3.distances import Distance, FeatureDistance, Features
 from ld3.grids import TimeGrid, knots
-from ld3.models import Cond, Model, bind
+from ld3.models import Cond, Model, bind, take
 from ld3.sampling import integrate
 from ld3.schedules import Schedule, ends
 from ld3.solvers import Denoise, Solver
@@ -221,15 +221,6 @@ class Student:
 def raised(losses: Tensor, power: float) -> Tensor:
     """losses^power; a power below 1 lets distant samples count less."""
     return losses if power == 1 else losses.clamp_min(TINY) ** power
-
-
-def take(cond: Cond, index: Tensor) -> Cond:
-    """The conditions at `index`."""
-    if cond is None:
-        return None
-    if isinstance(cond, Tensor):
-        return cond[index.to(cond.device)]
-    return {name: value[index.to(value.device)] for name, value in cond.items()}
 
 
 def chunks(count: int, size: int) -> list[Tensor]:

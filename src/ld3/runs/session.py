@@ -25,7 +25,7 @@ from ld3.runs.spec import BATCH, Settings
 from ld3.seeds import noise, seeds_for
 from ld3.solvers import Solver
 from ld3.table import Table
-from ld3.teacher import Pairs, Teacher, make_pairs, sample_table
+from ld3.teacher import Pairs, Teacher, make_pairs, sample_batches
 from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model, with_batch
 
 KEYS = ("distance", "distance_accurate", "rmse", "rmse_accurate")
@@ -131,11 +131,10 @@ class Session:
 
     def samples(self, table: Table, seeds: Sequence[int]) -> Tensor:
         """Decoded samples, a batch at a time."""
-        parts = [
-            sample_table(self.model, table, part, guidance=self.guidance, device=self.device)
-            for part in batches(seeds, self.batch)
-        ]
-        return torch.cat(parts)
+        parts = sample_batches(
+            self.model, table, seeds, self.batch, guidance=self.guidance, device=self.device
+        )
+        return torch.cat([made for _, made in parts])
 
     def score(self, table: Table, count: int) -> dict[str, list[float]]:
         """Errors on held-out noise, one per noise, by :data:`KEYS`: the session's distance and the

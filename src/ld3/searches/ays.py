@@ -31,8 +31,8 @@ from ld3.density import linear
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
 from ld3.known_grids.handmade import HANDMADE
-from ld3.models import bind, is_latent
-from ld3.problem import Problem, chunks, take
+from ld3.models import bind, is_latent, take
+from ld3.problem import Problem, chunks
 from ld3.searches.protocol import Found, Need, Report
 from ld3.searches.trajectories import fine_trajectory, some
 from ld3.solvers import make_solver
