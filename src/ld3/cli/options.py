@@ -114,7 +114,8 @@ def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorato
     return together(
         option("--distance", shown="auto",
                help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
-               "lpips-alex. auto: perceptual for the models of `ld3 models`, else l2."),
+               "lpips-alex, chamfer (point clouds). auto: perceptual for images of `ld3 models`, "
+               "else l2."),
         option("--preset", shown="standard",
                help="Recipe, training pairs and teacher by name: standard, fast, best, "
                "paper-pixel, paper-latent, paper-text-to-image."),

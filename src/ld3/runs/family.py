@@ -91,9 +91,13 @@ def run_family(
     model: Model | None = None,
     *,
     solver: Solver | None = None,
+    parent: Path | None = None,
 ) -> FamilyResult:
-    """Learn one family for all numbers of evaluations of a range; an unfinished run goes on."""
-    family = _family(spec, report, fresh, model, solver)
+    """Learn one family for all numbers of evaluations of a range; an unfinished run goes on.
+
+    Its folder is made in `parent`, by default that of the spec.
+    """
+    family = _family(spec, report, fresh, model, solver, parent)
     folder = family.folder
     sweep(folder)
     if fresh:
@@ -110,7 +114,12 @@ def run_family(
 
 
 def _family(
-    spec: RunSpec, report: Report, fresh: bool, model: Model | None, solver: Solver | None
+    spec: RunSpec,
+    report: Report,
+    fresh: bool,
+    model: Model | None,
+    solver: Solver | None,
+    parent: Path | None,
 ) -> _Family:
     if spec.family is None:
         raise SpecError("family: got none, expected a range such as --nfe 4-10")
@@ -130,7 +139,7 @@ def _family(
     singles = tuple(make_run(alone, session, nfe, solver) for nfe in counts)
     first = replace(singles[0], preset=for_family(singles[0].preset))
     key = {**first.key, "family": counts}
-    return _Family(spec, singles, first, key, run_folder(spec, first, key))
+    return _Family(spec, singles, first, key, run_folder(spec, first, key, parent))
 
 
 def _learned(family: _Family) -> Plan:
@@ -264,7 +273,7 @@ def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
         start = plan.at(single.nfe).model_copy(update={"scores": {}, "learned": Provenance()})
         run = replace(single, start=start)
         alone = family.spec.model_copy(update={"family": None})
-        run = run.stored(run_folder(alone, run, run.key))
+        run = run.stored(run_folder(alone, run, run.key, family.folder))
         if fresh and run.folder is not None:
             forget(run.folder)
         own = finish(run, alone, alone.held_out)

@@ -80,13 +80,14 @@ def make_run(spec: RunSpec, session: Session, nfe: int, solver: Solver | None = 
     return Run(session, solver, nfe, preset, spec.seed, start, spec.slope, scales)
 
 
-def run_folder(spec: RunSpec, run: Run, key: Mapping[str, Any]) -> Path:
-    """A folder whose name says what it is, and a digest of all that changes the plan."""
+def run_folder(spec: RunSpec, run: Run, key: Mapping[str, Any], parent: Path | None = None) -> Path:
+    """A folder whose name says what it is, and a digest of all that changes the plan; in `parent`,
+    or in that of the spec."""
     name = Path(run.session.loaded.name).name  # of a file or folder its last part
     slug = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[-80:]
     solver = f"{run.solver.name}{run.solver.order}"
     nfe = f"{run.nfe}" if spec.family is None else "{}-{}".format(*spec.family)
-    return spec.out / f"{slug}-{solver}-nfe{nfe}-{digest(key)}"
+    return (parent or spec.out) / f"{slug}-{solver}-nfe{nfe}-{digest(key)}"
 
 
 def finish(run: Run, spec: RunSpec, held_out: int) -> Plan:

@@ -131,16 +131,8 @@ def _unit_last(x: Tensor, eps: float = 1e-4) -> Tensor:
 class MagnitudeUNet(nn.Module):
     """F(x, u, label) with layers that keep magnitudes.
 
-    Args:
-        channels: Channels of input and output.
-        patch: Side of the squares of pixels folded into channels on entry (1 for none).
-        widths: Channels of each level; each level after the first halves the picture's side.
-        blocks: Residual blocks of each level, on the way down and again on the way up.
-        middle: Residual blocks at the bottom.
-        heads: Heads of the attention in the blocks of the last level.
-        classes: Number of classes; label ``classes`` means "no label".
-        embedding: Size of the vector that carries time and class.
-        f_max: Highest frequency of the time features.
+    The arguments are those of :class:`ld3.zoo.networks.UNet`, with the number of ``blocks`` of each
+    level, and ``heads`` of the attention in the last block of each stage at the bottom.
     """
 
     def __init__(
