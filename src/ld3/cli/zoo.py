@@ -11,15 +11,13 @@ from ld3.cli.say import say
 COPIES = click.Path(path_type=Path, file_okay=False)
 
 
-def where_argument(command: click.decorators.FC) -> click.decorators.FC:
-    return click.argument("where", metavar="DIR_OR_URL")(command)
-
-
-def copies_option(command: click.decorators.FC) -> click.decorators.FC:
-    return option(
-        "--copies", type=COPIES, help="Folder of copies of what an address gave.",
-        shown="LD3_ZOO, or ld3/zoo in the user's cache",
-    )(command)  # fmt: skip
+where_argument = click.argument("where", metavar="DIR_OR_URL")
+copies_option = option(
+    "--copies",
+    type=COPIES,
+    help="Folder of copies of what an address gave.",
+    shown="LD3_ZOO, or ld3/zoo in the user's cache",
+)
 
 
 @click.group()
