@@ -366,7 +366,7 @@ def test_nothing_imports_what_could_run_or_fetch() -> None:
         for file in folder.rglob("*.py")
         if (match := banned.search(file.read_text("utf-8")))
     }
-    assert not found
+    assert found == {"export/zoo_files.py": "from urllib"}  # `ld3 zoo` with an address
     scripts = [f.name for f in folder.rglob("*.py") if "torch.jit.load" in f.read_text("utf-8")]
     assert scripts == ["features.py"]
 

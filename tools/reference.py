@@ -15,8 +15,9 @@ HEAD = """# Commands
 
 Every command and option, as `--help` prints them. `tools/reference.py` writes this page.
 
-Lists have commas (`--nfe 4,6`), ranges of whole numbers a hyphen (`--nfe 4-10`). Solvers are `NAME`, `NAME:ORDER` or
-`NAME:ORDER:VARIANT` (`--solver unipc:3:bh2`). `--spec FILE.toml` takes the same options from a file.
+Lists have commas (`--nfe 4,6`), ranges of whole numbers a hyphen (`--nfe 4-10`). Solvers are
+`NAME`, `NAME:ORDER` or `NAME:ORDER:VARIANT` (`--solver unipc:3:bh2`). `--spec FILE.toml` takes the
+same options from a file.
 """
 
 
