@@ -22,6 +22,7 @@ from ld3.report.plans import (
     learned_lines,
     plan_lines,
 )
+from ld3.report.tables import significant
 from ld3.runs.family import FamilyResult, run_family
 from ld3.runs.score import run_score
 from ld3.schedules import SCHEDULES, Schedule, make_schedule
@@ -272,7 +273,7 @@ def test_a_plan_is_scored_at_other_guidance(tmp_path: Path) -> None:
     assert own == rows[1]
     lines = list(guidance_lines(plan, rows, count))
     assert [line.split()[0] for line in lines[2:6]] == ["1", "2.5", "4", "9"]
-    assert lines[2].split()[3] == f"{rows[0].plan.distance:.5f}"
+    assert lines[2].split()[3] == significant(rows[0].plan.distance)
     draw_guidance(rows, tmp_path / "ages.png")
     assert (tmp_path / "ages.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(PlanError, match="shape"):
