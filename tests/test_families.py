@@ -115,6 +115,8 @@ def test_one_file_answers_for_all(family: FamilyResult) -> None:
         assert member.nfe == len(member.times) - 1 == nfe
         assert member.corrections is not None  # refined
         assert member.table().nfe == nfe
+    assert len(list(family.folder.glob("*/plan.json"))) == 4  # runs of members are in its folder
+    assert {place.name for place in family.folder.parent.iterdir()} == {"cache", family.folder.name}
     for nfe in (2, 3, 9, 20):  # outside the range: the family alone
         member = Plan.checked(plan.at(nfe).model_dump(mode="json"))
         assert member.corrections is None
