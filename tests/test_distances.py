@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ld3.distances import DISTANCES, FeatureDistance, l1, l2, pseudo_huber
+from ld3.distances import DISTANCES, FeatureDistance, geman_mcclure, l1, l2, pseudo_huber
 from ld3.distances.lpips import LpipsFeatures, load_lpips
 from ld3.errors import ModelError, SpecError
 
@@ -112,6 +112,12 @@ def test_values() -> None:
     paper = math.sqrt(25.0 + 0.5**2 * 2) - 0.5 * math.sqrt(2)
     expected = torch.tensor([paper / math.sqrt(2), 0.0])
     torch.testing.assert_close(pseudo_huber(x, y, 0.5), expected)
+
+
+def test_geman_mcclure_is_at_most_one() -> None:
+    x = torch.zeros(3, 4)
+    y = torch.tensor([[0.01], [1.0], [1e4]]).expand(3, 4)
+    torch.testing.assert_close(geman_mcclure(x, y), torch.tensor([1e-4 / 1.0001, 0.5, 1 - 1e-8]))
 
 
 def test_pseudo_huber_limits_and_size() -> None:

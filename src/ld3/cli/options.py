@@ -62,8 +62,8 @@ def replaced_model() -> Decorator:
 def distance_option() -> Decorator:
     return option(
         "--distance", shown="auto",
-        help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
-        "lpips-alex. auto: perceptual for the models of `ld3 models`, else l2.",
+        help="Distance between samples: auto, l1, l2, pseudo-huber, geman-mcclure, perceptual, "
+        "lpips-vgg, lpips-alex. auto: perceptual for the models of `ld3 models`, else l2.",
     )  # fmt: skip
 
 
