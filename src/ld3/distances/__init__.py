@@ -5,10 +5,10 @@ zero when both samples are equal, symmetric, differentiable in both arguments, a
 reduction over the batch (sample ``b`` of the result depends on sample ``b`` of the inputs only).
 The computation is done in float32 or wider, whatever the dtype of the inputs.
 
-``l1``, ``l2``, ``pseudo_huber`` and ``geman_mcclure`` compare values and take any sample shape
-``S``; all are normalised by the number of values ``n = prod(S)``, so they do not grow with the
-resolution.
+``l1``, ``l2`` and ``pseudo_huber`` compare values and take any sample shape ``S``; all three are
+normalised by the number of values ``n = prod(S)``, so they do not grow with the resolution.
 ``FeatureDistance`` compares feature maps; :func:`.lpips.load_lpips` builds LPIPS from it.
+:func:`.clouds.chamfer` compares point clouds whatever the order of their points.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +17,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from ld3.distances.clouds import chamfer
 from ld3.errors import ModelError, SpecError
 
 Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -65,16 +66,6 @@ def pseudo_huber(x: Tensor, y: Tensor, c: float = 0.00054) -> Tensor:
         raise SpecError(f"pseudo_huber got c={c}, wanted c > 0; fix: use l2 for a smooth distance")
     m = l2(x, y)
     return m / ((m + c * c).sqrt() + c)
-
-
-def geman_mcclure(x: Tensor, y: Tensor) -> Tensor:
-    """``m / (1 + m)`` with ``m`` the mean squared error: quadratic below 1, and at most 1.
-
-    Samples that are far off in any case have almost no slope, so that they do not decide alone.
-    For poses in Angstrom the value is 1/2 at an RMSD of sqrt(3) (Geman & McClure 1987).
-    """
-    m = l2(x, y)
-    return m / (1 + m)
 
 
 class FeatureDistance(nn.Module):
@@ -157,5 +148,5 @@ DISTANCES: dict[str, Distance] = {
     "l1": l1,
     "l2": l2,
     "pseudo-huber": pseudo_huber,
-    "geman-mcclure": geman_mcclure,
+    "chamfer": chamfer,
 }
