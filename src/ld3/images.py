@@ -18,6 +18,7 @@ from ld3.store import write_bytes
 
 CLOUD_SIZE = 112  # pixels of a drawn cloud, a side
 COLOURS = ((0.16, 0.07, 0.36), (0.13, 0.51, 0.56), (0.98, 0.82, 0.25))  # far, middle, near
+LOOSE = 1.5  # samples of images in [-1, 1] go a little beyond
 
 
 def is_image(sample: Tensor) -> bool:
@@ -46,8 +47,8 @@ def draw_clouds(clouds: Tensor, size: int = CLOUD_SIZE) -> Tensor:
     spread = x.square().mean((1, 2), keepdim=True).sqrt().clamp_min(1e-12)
     x = x / (3 * spread) @ _view().T  # right, up, near
     side = 2 * size  # drawn twice as large, then averaged
-    column = ((1 + x[..., 0]) * side / 2).long()
-    row = ((1 - x[..., 1]) * side / 2).long()
+    column = ((1 + x[..., 0]) * side / 2).floor().long()
+    row = ((1 - x[..., 1]) * side / 2).floor().long()
     near = torch.full((len(x), side * side), -torch.inf)
     radius = max(1, side // 60)
     for down in range(-radius, radius + 1):
@@ -81,6 +82,25 @@ def _coloured(near: Tensor) -> Tensor:
     s = share[:, None]
     colours = torch.where(s < 1, far + s * (middle - far), middle + (s - 1) * (front - middle))
     return torch.where(near[:, None].isfinite(), 2 * colours - 1, 1.0)
+
+
+def shown_range(images: Tensor) -> tuple[float, float]:
+    """The values shown as black and as white: -1 and 1; for data of another scale the 0.5 % and
+    99.5 % quantiles of the images."""
+    values = images.detach().float().flatten()
+    values = values[:: max(1, len(values) // 1_000_000)]
+    values = values[torch.isfinite(values)]
+    if not len(values):
+        return -1.0, 1.0
+    ends = torch.tensor([0.005, 0.995], device=values.device)
+    low, high = torch.quantile(values, ends).tolist()
+    return (-1.0, 1.0) if low >= -LOOSE and high <= LOOSE else (low, max(high, low + 1e-6))
+
+
+def rescaled(images: Tensor, span: tuple[float, float]) -> Tensor:
+    """Images with the ends of a range at -1 and 1."""
+    low, high = span
+    return images if span == (-1.0, 1.0) else (2 * images - low - high) / (high - low)
 
 
 def png(image: Tensor) -> bytes:
