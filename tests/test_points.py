@@ -20,6 +20,9 @@ from ld3.images import as_images
 from ld3.metrics import points as metrics
 from ld3.metrics.assignment import assign
 from ld3.options import PipelineOptions
+from ld3.runs.experiments.context import Context
+from ld3.runs.experiments.points import PointsOptions, run_points
+from ld3.runs.progress import silent
 from ld3.zoo.checkpoints.load import convert_checkpoint, inspect_checkpoint, load_checkpoint
 from ld3.zoo.checkpoints.reader import read_checkpoint
 from ld3.zoo.loading import load_model, make_measure
@@ -358,6 +361,34 @@ def test_the_shipped_model() -> None:
     far = metrics.chamfer_matrix(noisy, data).amin(0).mean()
     near = metrics.chamfer_matrix(own, data).amin(0).mean()
     assert near < 0.5 * far  # samples are nearer to shoes than noise is
+
+
+# The experiment
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learned": "ld3-paper"}, "unknown learned method 'ld3-paper'"),
+        ({"learn_with": ["l2", "chamfr"]}, "did you mean 'chamfer'"),
+        ({"clouds": 9}, "clouds: got 9, expected 1 to held_out = 4"),
+    ],
+)
+def test_options_of_the_experiment(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    compare = {"methods": ["uniform", "ld3"], "solvers": ["euler"], "nfe": [2], "held_out": 4}
+    options = {"compare": compare, "show": ["distance"], "clouds": 2, **changes}
+    context = Context("fashion-points", tmp_path, tmp_path, silent)
+    with pytest.raises(SpecError, match=message):
+        PointsOptions(**options).checked(context)
+
+
+def test_the_experiment_wants_clouds(tmp_path: Path) -> None:
+    compare = {
+        "methods": ["uniform", "ld3"], "nfe": [2], "held_out": 2, "teacher_steps": 2, "pairs": 2,
+    }  # fmt: skip
+    options = PointsOptions(compare=compare, show=("distance",), clouds=2)
+    with pytest.raises(SpecError, match="points: got fashion, expected a model of point clouds"):
+        run_points(options, Context("fashion", tmp_path, tmp_path, silent))
 
 
 # Drawings
