@@ -299,6 +299,15 @@ def check_output(out: Tensor, x: Tensor) -> None:
         raise ModelError(f"model: got an output of dtype {out.dtype}, wanted floating point")
 
 
+def take(cond: Cond, index: Tensor | slice) -> Cond:
+    """The conditions at `index`."""
+    if cond is None:
+        return None
+    if isinstance(cond, Mapping):
+        return {name: value[index] for name, value in cond.items()}
+    return cond[index]
+
+
 def _cat(a: Cond, b: Cond) -> Cond:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return torch.cat([a, b])
