@@ -42,7 +42,8 @@ class CloudMetrics:
 
     @classmethod
     def of(cls, session: Session, count: int, file: Path | None = None) -> "CloudMetrics":
-        """With the test clouds of a shipped model, or the tensor `clouds` of a safetensors file."""
+        """With the test clouds of a shipped model, or the tensor `clouds` of a safetensors file: the
+        first `count` of them, since metrics depend on the size of both sets."""
         name = session.loaded.name
         if file is None and name not in zoo.SHIPPED:
             raise SpecError(
@@ -51,7 +52,7 @@ class CloudMetrics:
             )
         real = zoo.real_clouds() if file is None else _read(file)
         check_pair(torch.zeros(1, *session.model.shape), real)
-        return cls(session, to_box(real), count)
+        return cls(session, to_box(real[:count]), count)
 
     def prepare(self) -> None:
         """What all tables share."""
