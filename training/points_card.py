@@ -24,7 +24,7 @@ from ld3.metrics import cloud_scores
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "models"
 SOLVERS = (("euler", 1), ("ipndm", 3), ("dpmpp", 3))
 GRIDS = ("uniform", "quadratic", "edm", "logsnr")
-SEEDS = range(100)
+SEEDS = range(60)
 
 
 @torch.inference_mode()
@@ -47,7 +47,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     accurate = draw(SEEDS, "logsnr", 50, ("unipc", 3))
-    real = zoo.real_clouds()
+    real = zoo.real_clouds()[: len(SEEDS)]
     train = clouds(shoes(args.data, "train")[0][: len(SEEDS)], POINTS, stream(0, 2, 1))
     write_image(DOCS / "images" / "fashion-points-samples.png", sheet([*accurate[:30].split(10)]))
     write_image(DOCS / "images" / "fashion-points-real.png", sheet([*real[:20].split(10)]))
@@ -68,12 +68,12 @@ def main() -> None:
             f"{1000 * s.jsd_half:.0f} | {100 * s.nna:.0f} % |"
         )
     lines += [
-        "", "**The grid matters.** Mean RMS distance to 50 steps of UniPC-3 with 5 evaluations, 50 "
+        "", "**The grid matters.** Mean RMS distance to 50 steps of UniPC-3 with 5 evaluations, 32 "
         "clouds:", "", f"| solver | {' | '.join(GRIDS)} |", "|---|" + "---|" * len(GRIDS),
     ]  # fmt: skip
     for solver in SOLVERS:
         errors = [
-            (draw(SEEDS[:50], grid, 5, solver) - accurate[:50]).flatten(1).square().mean(1).sqrt()
+            (draw(SEEDS[:32], grid, 5, solver) - accurate[:32]).flatten(1).square().mean(1).sqrt()
             for grid in GRIDS
         ]
         cells = " | ".join(f"{float(error.mean()):.3f}" for error in errors)
