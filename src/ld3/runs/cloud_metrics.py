@@ -42,7 +42,7 @@ class CloudMetrics:
 
     @classmethod
     def of(cls, session: Session, count: int, file: Path | None = None) -> "CloudMetrics":
-        """With the test clouds of a shipped model, or the tensor `clouds` of a safetensors file: the
+        """With test clouds of a shipped model, or the tensor `clouds` of a safetensors file: the
         first `count` of them, since metrics depend on the size of both sets."""
         name = session.loaded.name
         if file is None and name not in zoo.SHIPPED:
