@@ -211,33 +211,36 @@ def check_device(device: str) -> None:
 def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") -> Measure:
     """A distance by name, or one's own function (B, *S), (B, *S) -> (B,).
 
-    `auto` is perceptual where it can be: for shipped models, and for images where the weights of
-    LPIPS are on this machine; else l2. `perceptual` takes any model of 1x28x28 images, and
-    `lpips-vgg:FILE` its weights from a file.
+    `auto` is perceptual where it can be: for shipped models of images, and for images where the
+    weights of LPIPS are on this machine; else l2. `perceptual` takes any model of 1x28x28 images,
+    and `lpips-vgg:FILE` its weights from a file.
     """
     if not isinstance(distance, str):
         return _own_measure(distance, loaded.model, device)
-    shipped, reason = loaded.name in zoo.SHIPPED, ""
-    name = distance
-    if name == "auto":
-        name, reason = _choose_distance(loaded, shipped, device)
-    if name == "perceptual" and (shipped or loaded.model.shape == (1, 28, 28)):
+    name, reason = _choose_distance(loaded, device) if distance == "auto" else (distance, "")
+    own = zoo.SHIPPED[loaded.name].distance if loaded.name in zoo.SHIPPED else ""
+    if name == "perceptual" and (own == name or loaded.model.shape == (1, 28, 28)):
         known = f"perceptual {zoo.checksum('perceptual')}"
         return Measure(name, zoo.perceptual(device), known, reason)
     kind, _, file = name.partition(":")
     if kind in ("lpips-vgg", "lpips-alex"):
         lpips = load_lpips("vgg" if kind == "lpips-vgg" else "alex", file or None).to(device)
         return Measure(kind, lpips, f"{kind} {digest_of(contents(lpips))}", reason)
+    if name == "chamfer" and (len(loaded.model.shape) != 2 or loaded.model.shape[-1] != 3):
+        raise SpecError(
+            f"--distance: got chamfer for {loaded.name} of shape {list(loaded.model.shape)}, "
+            "expected point clouds (points, 3); take l2"
+        )
     if name not in DISTANCES:
         raise unknown("distance", name, ["auto", "lpips-alex", "lpips-vgg", *DISTANCES])
     return Measure(name, DISTANCES[name], name, reason)
 
 
 @torch.no_grad()
-def _choose_distance(loaded: Loaded, shipped: bool, device: str) -> tuple[str, str]:
+def _choose_distance(loaded: Loaded, device: str) -> tuple[str, str]:
     """The distance that `auto` stands for, and why."""
-    if shipped and len(loaded.model.shape) == 3:
-        return "perceptual", "the package has features for this model"
+    if loaded.name in zoo.SHIPPED:
+        return zoo.SHIPPED[loaded.name].distance, "the one of this model in the package"
     if not is_image(loaded.model.decode(prior(loaded.model, [0], device))):
         return "l2", "samples are no images"
     if lpips_is_here("vgg"):
