@@ -3,9 +3,9 @@
     python examples/serve.py owner/model --plan plan.json [--port 8000]
     curl -s localhost:8000/generate -d '{"prompt": "a red fox in snow", "seed": 1}' -o fox.png
 
-`LD3Scheduler` runs the plan as it was learned: its solver, network times and coefficients. A request
-may ask for another learned number of steps. A scheduler remembers where it is, so requests take
-turns. The server listens on this machine alone.
+`LD3Scheduler` runs the plan as it was learned: its solver, network times and coefficients. A
+request may ask for another learned number of steps. A scheduler remembers where it is, so requests
+take turns. The server listens on this machine alone.
 """
 
 import argparse
@@ -30,8 +30,10 @@ class Drawing:
         pipe.scheduler = LD3Scheduler.from_plan(*plans, like=pipe)  # refuses another model's plan
         self.pipe, self.plans, self.turn = pipe, plans, Lock()
 
-    def png(self, wish: dict[str, Any]) -> bytes:
+    def png(self, wish: Any) -> bytes:
         """The image of a request: prompt, seed, steps, guidance."""
+        if not isinstance(wish, dict) or "prompt" not in wish:
+            raise Ld3Error("expected a JSON object with a prompt")
         learned = sorted(count for plan in self.plans for count in plan.counts)
         steps = int(wish.get("steps", self.plans[0].nfe))
         if steps not in learned:
@@ -58,7 +60,7 @@ def server(drawing: Drawing, port: int = 8000) -> HTTPServer:
                     raise Ld3Error("expected POST /generate with a JSON object")
                 kind, body = "image/png", drawing.png(json.loads(self.rfile.read(size)))
                 code = 200
-            except (Ld3Error, KeyError, TypeError, ValueError) as error:
+            except (Ld3Error, TypeError, ValueError) as error:
                 code, kind, body = 400, "text/plain", f"{error}\n".encode()
             self.send_response(code)
             self.send_header("Content-Type", kind)

@@ -59,7 +59,12 @@ def test_the_server_draws_what_the_pipeline_draws(drawing: serve.Drawing, addres
 
 @pytest.mark.parametrize(
     ("wish", "said"),
-    [({"prompt": "a dog", "steps": 9}, "expected one of 3, 4"), ({"seed": 1}, "prompt"), ([], "")],
+    [
+        ({"prompt": "a dog", "seed": "x"}, "invalid literal"),
+        ({"prompt": "a dog", "steps": 9}, "expected one of 3, 4"),
+        ({"seed": 1}, "with a prompt"),
+        ([], ""),
+    ],
 )
 def test_wrong_requests_get_one_line(address: str, wish: Any, said: str) -> None:
     with pytest.raises(HTTPError) as error:
