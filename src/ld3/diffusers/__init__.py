@@ -165,7 +165,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         count = len(given) if num_inference_steps is None else num_inference_steps  # type: ignore[arg-type]
         plan = self._plan(count)
         run = plan.increments()
-        self._ratios, self._weights = run.ratios, run.weights
+        self._ratios, self._weights, self._form = run.ratios, run.weights, run.form
         self._scales, self._reads = self._network_side(run)
         self._times = plan.state_times
         self.num_inference_steps = count
@@ -204,9 +204,14 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         sample: Tensor,
         generator: object = None,
         return_dict: bool = True,
+        per_token_timesteps: Tensor | None = None,
     ) -> SchedulerOutput | tuple[Tensor]:
         """The next state, computed in float32 or better. The first step is found by its timestep,
-        the others are counted; `generator` is there for the pipelines."""
+        the others are counted; `generator` is there for the pipelines.
+
+        `per_token_timesteps` (B, T) are for LTX, whose tokens of a given image have times of their
+        own and are put back by the pipeline. It gives the velocity with its sign changed.
+        """
         n = self._next(timestep)
         if n == len(self._ratios):
             raise PlanError(
@@ -216,8 +221,12 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         dtype = torch.promote_types(sample.dtype, torch.float32)
         x = sample.to(dtype)
         out = model_output[:, : sample.shape[1]].to(dtype)  # a learned variance is left out
-        on_x, on_out = self._reads[n]
-        self._answers.append(on_x * x + on_out * out)
+        if per_token_timesteps is None:
+            on_x, on_out = self._reads[n]
+            self._answers.append(on_x * x + on_out * out)
+        else:
+            own = self._per_token(per_token_timesteps).to(x)  # (B, T, 1)
+            self._answers.append(x + own * out if self._form == "x0" else -out)
         missing = n - len(self._answers) + 2  # answers up to the first one that was asked
         weights = (sum(self._weights[n][:missing]), *self._weights[n][missing:])
         state = self._ratios[n] * x
@@ -290,6 +299,12 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         on_x = from_x0(run.form, x0[0], one, alpha, sigma)
         on_out = from_x0(run.form, x0[1], zero, alpha, sigma)
         return scales, list(zip(on_x.tolist(), on_out.tolist(), strict=True))
+
+    def _per_token(self, timesteps: Tensor) -> Tensor:
+        """Times (B, T, 1) of the tokens."""
+        if not isinstance(self._schedule, Flow):
+            raise PlanError("step: got per_token_timesteps for a plan that is no flow, wanted none")
+        return self._heard(timesteps)[..., None]
 
     def _told(self, t: Tensor) -> Tensor:
         """Times in the units that the network takes."""
