@@ -313,6 +313,7 @@ def test_each_kind_runs_and_is_read_again(
     result = run_reproduce(experiment, out=tmp_path)
     files = list(write_result(result, tmp_path))
     assert all(file.stat().st_size > 100 for file in files)
+    assert not list(tmp_path.glob("*nfe*"))  # learned plans are in the cache
     pictures = [file for file in files if file.suffix == ".png"]
     assert bool(pictures) == (kind not in ("cross-solver", "shared-errors"))
     assert all(file.read_bytes()[:4] == b"\x89PNG" for file in pictures)

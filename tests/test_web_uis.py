@@ -1,6 +1,6 @@
 """How ComfyUI, AUTOMATIC1111 and Forge are really used: other steps, parts of plans, wrong models.
 
-The stand-ins of the tools are ours; `tools/webuis.py` runs the same against the tools themselves.
+The stand-ins of the tools are ours; `tools/webuis` runs the same against the tools themselves.
 """
 
 import asyncio
@@ -449,6 +449,8 @@ def test_registry_metadata(tmp_path: Path, target: str) -> None:
     assert comfy["DisplayName"].startswith("LD3")
     with pytest.raises(SpecError, match="wanted letters, digits and hyphens"):
         export_plans(target, [make_plan()], tmp_path, Wish(publisher='x"\n[tool'))
+    with pytest.raises(SpecError, match="licence: got"):
+        export_plans(target, [make_plan()], tmp_path, Wish(licence='x"}\n'))
 
 
 def test_example_workflows(tmp_path: Path) -> None:
