@@ -40,7 +40,8 @@ def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
     plt = plots()
     span = shown_range(rows[0][1])
     count, _, height, width = rows[0][1].shape
-    size = (0.62 * count + 1.6, 0.62 * height / width * len(rows) + 0.2)
+    inches = min(1.1, max(0.62, width / 100))  # an image
+    size = (inches * count + 1.6, inches * height / width * len(rows) + 0.2)
     figure, axes = plt.subplots(len(rows), 1, figsize=size, layout="constrained", squeeze=False)
     for axis, (label, images) in zip(axes[:, 0], rows, strict=True):
         strip = (rescaled(images, span).clamp(-1, 1) + 1) / 2

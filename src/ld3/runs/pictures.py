@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ld3.images import is_image
+from ld3.images import as_images
 from ld3.known_grids import METHODS, make_grid
 from ld3.models import Model
 from ld3.plan import Plan
@@ -23,7 +23,7 @@ SHOWN = 12
 def write_pictures(
     plan: Plan, folder: Path, device: str = "cpu", model: Model | str | None = None
 ) -> Iterator[Path]:
-    """samples.png, for models of images, and times.png."""
+    """samples.png, for models of images and point clouds, and times.png."""
     scores = {name: s for name, s in plan.scores.items() if isinstance(s, Scores)}
     if scores:
         best = best_of(scores, METHODS)
@@ -42,8 +42,9 @@ def write_pictures(
             seeds = seeds_for("pictures", SHOWN)
             return sample_table(own, table, seeds, guidance=plan.model.guidance, device=device)
 
-        rows = [(label, draw(table)) for label, table in tables.items()]
-        if is_image(rows[0][1]):
+        drawn = [(label, as_images(draw(table))) for label, table in tables.items()]
+        rows = [(label, images) for label, images in drawn if images is not None]
+        if rows:
             draw_rows(folder / "samples.png", rows)
             yield folder / "samples.png"
     draw_plan(plan, folder / "times.png")

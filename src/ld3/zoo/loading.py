@@ -205,19 +205,25 @@ def check_device(device: str) -> None:
 def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") -> Measure:
     """A distance by name, or one's own function (B, *S), (B, *S) -> (B,).
 
-    `auto` is perceptual for shipped models and l2 for all others; `perceptual` takes any model of
-    1x28x28 images.
+    `auto` is perceptual for shipped models of images and l2 for all others; `perceptual` takes any
+    model of 1x28x28 images.
     """
     if not isinstance(distance, str):
         return _own_measure(distance, loaded.model, device)
-    name, shipped = distance, loaded.name in zoo.SHIPPED
+    name = distance
+    own = zoo.SHIPPED[loaded.name].distance if loaded.name in zoo.SHIPPED else "l2"
     if name == "auto":
-        name = "perceptual" if shipped else "l2"
-    if name == "perceptual" and (shipped or loaded.model.shape == (1, 28, 28)):
+        name = own
+    if name == "perceptual" and (own == name or loaded.model.shape == (1, 28, 28)):
         return Measure(name, zoo.perceptual(device), f"perceptual {zoo.checksum('perceptual')}")
     if name in ("lpips-vgg", "lpips-alex"):
         lpips = load_lpips("vgg" if name == "lpips-vgg" else "alex").to(device)
         return Measure(name, lpips, f"{name} {digest_of(contents(lpips))}")
+    if name == "chamfer" and (len(loaded.model.shape) != 2 or loaded.model.shape[-1] != 3):
+        raise SpecError(
+            f"--distance: got chamfer for {loaded.name} of shape {list(loaded.model.shape)}, "
+            "expected point clouds (points, 3); take l2"
+        )
     if name not in DISTANCES:
         raise unknown("distance", name, ["auto", "lpips-alex", "lpips-vgg", *DISTANCES])
     return Measure(name, DISTANCES[name], name)
