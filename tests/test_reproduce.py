@@ -255,7 +255,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "ablation": {
         "model": TOY, "learn": LEARN, "scoring": SCORING, "nfe": [3], "seeds": 2, "axis": "r",
-        "show": ["distance", "validation", "ratio", "training", "median"],
+        "show": ["distance", "validation", "ratio", "training"],
         "against": ["logsnr", "best known"],
         "changes": {
             "hard": {"x": 0}, "soft": {"x": 1, "recipe": {"gamma": 0.5, "rate_noise": 1.0}},
@@ -357,7 +357,7 @@ def test_numbers_of_a_grid(tmp_path: Path) -> None:
 
 
 def test_soft_loss_is_below_the_hard_one(tmp_path: Path) -> None:
-    """With noises that may move, validation can only gain."""
+    """With noise that may move, validation can only gain."""
     words = merged(OPTIONS["ablation"], {"seeds": 1, "learn": {"recipe": {"epochs": 4}}})
     result = run_reproduce(made_of("ablation", words), out=tmp_path)
     rows = {row.label[0]: row.cells[0] for row in result.tables[1].rows}

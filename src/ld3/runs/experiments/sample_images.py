@@ -18,7 +18,7 @@ from ld3.seeds import seeds_for
 
 
 class ImagesOptions(BaseModel):
-    """`compare` are options of `ld3 compare`; the first `count` held-out noises are drawn."""
+    """`compare` are options of `ld3 compare`; the first `count` held-out seeds are drawn."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,7 +57,7 @@ def run_images(options: ImagesOptions, context: Context) -> Findings:
             images.append(name)
     values = grid_values(spec, comparison, scoring, scoring)
     label = LABELS["distance"]
-    first = f"The first {options.count} held-out noises; each column of an image is one noise."
+    first = f"The first {options.count} held-out seeds; each column of an image is one seed."
     return Findings(
         tables=(grid_table(spec, spec.names, values, "distance", label, set()),),
         images=tuple(images),
