@@ -353,6 +353,7 @@ def test_numbers_of_a_grid(tmp_path: Path) -> None:
     assert spent["logsnr"] == 0 < spent["ld3-times"]
     assert 1.0 in [row.cells[0].value for row in ratio.rows if row.cells[0]]
     assert result.reference == "unipc-3, 12 steps on logsnr"  # twice the teacher's
+    assert len(result.notes) == 2 and all("of 3 pairs of solver" in note for note in result.notes)
     assert (tmp_path / "my-comparison-grid" / "compare.json").exists()
 
 
@@ -457,6 +458,7 @@ def test_best_baselines_are_picked_by_distance(tmp_path: Path) -> None:
     assert hand and known
     assert known.name == min(values, key=lambda name: values[name])
     assert known.value == min(values.values()) and hand.name != "gits-cifar10"
+    assert not result.notes  # one setting: the table says it all
     assert known.text.endswith(f"({known.name})")
 
 

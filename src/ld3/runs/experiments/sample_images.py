@@ -61,6 +61,6 @@ def run_images(options: ImagesOptions, context: Context) -> Findings:
     return Findings(
         tables=(grid_table(spec, spec.names, values, "distance", label, set()),),
         images=tuple(images),
-        notes=(first, first_places(spec, spec.names, values, "distance", label)),
+        notes=(first, *first_places(spec, spec.names, values, "distance", label)),
         reference=session.reference.title,
     )
