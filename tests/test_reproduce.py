@@ -618,13 +618,20 @@ PAGES = [
 ]
 
 
+def page_of(name: str, model: str) -> Path:
+    folder = folder_name(load_experiment(name), model, quick=False)
+    return DOCS / f"results/reproduce/{folder}.md"
+
+
 @pytest.mark.parametrize(("name", "model"), PAGES)
 def test_a_page_was_made_with_the_options_of_today(name: str, model: str) -> None:
     """Its first line has the sizes of the spec file, its tables the numbers of evaluations."""
-    experiment = load_experiment(name)
-    options = experiment.options(model)
-    folder = folder_name(experiment, model, quick=False)
-    first, *lines = (DOCS / f"results/reproduce/{folder}.md").read_text().splitlines()
+    page, options = page_of(name, model), load_experiment(name).options(model)
+    if not page.exists():
+        text = (DOCS / "reproduce.md").read_text() + (DOCS / "results.md").read_text()
+        assert "\nNot measured yet" in text
+        pytest.skip(f"{page.name}: not measured yet, as the docs say")
+    first, *lines = page.read_text().splitlines()
     made = f"Made by `ld3 reproduce {name} --model {model}`: {', '.join(_sizes(options))}."
     assert first.startswith(made)
     columns = {int(n) for line in lines for n in re.findall(r"\| NFE (\d+)(?= \|)", line)}
@@ -640,8 +647,8 @@ def test_every_page_and_image_has_its_place() -> None:
     assert sorted(shown) == pages
     images = {file.name for file in (DOCS / "images").rglob("*.png")}
     assert images == {name for name in images if f"/{name})" in text}
-    made = {str(case.id) for case in PAGES}
-    assert {page.stem for page in (DOCS / "results/reproduce").glob("*.md")} <= made
+    made = {page_of(*case.values) for case in PAGES}  # type: ignore[arg-type]
+    assert set((DOCS / "results/reproduce").glob("*.md")) <= made
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda p: p.stem)
