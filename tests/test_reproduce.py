@@ -231,7 +231,7 @@ def test_wrong_options_are_one_line(old: str, new: str, said: str, tmp_path: Pat
     assert old in text
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(text.replace(old, new))
-    with pytest.raises(SpecError, match=re.escape(said)) as error:
+    with pytest.raises((SpecError, StoreError), match=re.escape(said)) as error:
         read_options(read_experiment(wrong), "fashion", False, context("fashion"))
     assert "\n" not in str(error.value)
 
@@ -270,7 +270,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "model": TOY, "learn": LEARN | {"start": "uniform"}, "scoring": SCORING, "nfe": [3],
         "solvers": ["dpmpp:3"], "points": 3,
     },
-    "bound": {"model": TOY, "learn": LEARN, "nfe": 7, "samples": 3, "radii": [0.0, 0.5, 1.0]},
+    "bound": {"model": TOY, "learn": LEARN, "nfe": 7, "samples": 3, "radii": [0.0, 0.1, 0.5, 1.0]},
     "illustration": {
         "model": "ld3.runs.experiments.toy_models:line", "radii": [0.0, 0.3], "nfe": 2,
         "samples": 20,
