@@ -238,14 +238,21 @@ def test_groups_and_words(methods: dict[str, object]) -> None:
 @pytest.mark.parametrize("classes", [2, 7, 10])
 def test_no_class_is_left_out_with_a_tenth(classes: int) -> None:
     """Classes are asked for in turn: each keeps its share, or intervals would be far too wide."""
-    for keep in without_tenths(700):
-        assert (torch.arange(700)[keep] % classes).bincount().tolist() == [630 // classes] * classes
-    assert torch.stack(without_tenths(43)).sum(0).tolist() == [9] * 43
+    table = compile_table(make_solver("euler"), knots(EDM(), make_grid("edm", EDM(), 2)))
+    samples = Samples(table, 700)
+    tenths = torch.tensor([samples.group(number) for number in range(700)])
+    assert tenths.bincount().tolist() == list(samples.sizes) == [70] * 10
+    for tenth in range(10):
+        kept = torch.arange(700)[tenths != tenth] % classes
+        assert kept.bincount().tolist() == [630 // classes] * classes
+    uneven = Samples(table, 43)
+    assert [[uneven.group(n) for n in range(43)].count(g) for g in range(10)] == list(uneven.sizes)
 
 
 def test_full_has_the_columns_of_a_judge_with_intervals(
-    tmp_path: Path, methods: dict[str, object]
+    tmp_path: Path, methods: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ld3.zoo.features._places", lambda: iter(()))  # as where none is installed
     small: dict[str, object] = {"methods": "uniform,vp-uniform", "held_out": 8, "teacher_steps": 10}
     small["reference_steps"] = 10  # enough to tell these two apart
     words = spec(tmp_path, **small, full=True, judged=60, model="fashion", nfe="5")

@@ -14,10 +14,10 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -38,13 +38,20 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """:func:`write_bytes` for content that comes in parts, one of them in memory at a time."""
+    with replacing(path) as file:
+        for part in parts:
+            file.write(part)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of the one at `path` when all went well."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
-            with os.fdopen(handle, "wb") as file:
-                for part in parts:
-                    file.write(part)
+            with os.fdopen(handle, "w+b") as file:
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(name, 0o644)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 from ld3 import __version__
-from ld3.cli import checkpoints, compare, learn, lists, plans, reproduce
+from ld3.cli import checkpoints, compare, evaluate, learn, lists, plans, reproduce
 from ld3.errors import Ld3Error, unknown
 
 
@@ -31,7 +31,7 @@ def cli() -> None:
     """
 
 
-for module in (learn, plans, compare, reproduce, checkpoints, lists):
+for module in (learn, plans, evaluate, compare, reproduce, checkpoints, lists):
     for command in module.COMMANDS:
         cli.add_command(command)
 

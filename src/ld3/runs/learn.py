@@ -101,7 +101,7 @@ def finish(run: Run, spec: RunSpec, fresh: bool = False) -> LearnResult:
     if not (folder / "plan.json").exists():
         save_so_far(learned)
     try:
-        scores = held_out_scores(run, learned, spec.held_out, spec.judged)
+        scores = held_out_scores(run, learned, spec)
     except KeyboardInterrupt:
         raise Interrupted(how_to_go_on(folder)) from None
     plan = with_rounding(plan_of(run, learned, spec, scores), run.session, spec.held_out)
@@ -162,5 +162,5 @@ def learn(
         if out is not None:
             return finish(run.stored(run_folder(spec, run)), spec).plan
         learned = learn_run(run)
-        scores = held_out_scores(run, learned, held_out, 0) if held_out else {}
+        scores = held_out_scores(run, learned, spec) if held_out else {}
         return plan_of(run, learned, spec, scores)

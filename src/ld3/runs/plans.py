@@ -16,7 +16,7 @@ from ld3.plan import ModelPart, Plan, Provenance, SolverPart, StartsPart, TableP
 from ld3.runs.run import Learned, Run
 from ld3.runs.session import Session, means
 from ld3.runs.set_metrics import SetMetrics
-from ld3.runs.spec import Settings
+from ld3.runs.spec import RunSpec, Settings
 from ld3.schedules import schedule_to_json
 from ld3.scores import Scores, best_of
 from ld3.seeds import seeds_for
@@ -85,12 +85,13 @@ def solver_numbers(session: Session, tuned: TunedSolver) -> dict[str, Any]:
     return {**numbers, "solver": part.model_copy(update={"table": own})}
 
 
-def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> dict[str, Scores]:
+def held_out_scores(run: Run, learned: Learned, spec: RunSpec) -> dict[str, Scores]:
     """Every known grid, the start and the learned solver on the same held-out noise.
 
-    For shipped models also the Fréchet distances of the reference, of the best hand-made and the
-    best known grid, and of the plan.
+    For shipped models, and where data is given, also the Fréchet distances of the reference, of the
+    best hand-made and the best known grid, and of the plan.
     """
+    held_out, judged = spec.held_out, spec.judged
     session, model = run.session, run.session.model
     names = [*GRIDS, *([learned.start] if learned.start in BUMPS else [])]
     tables = {name: known_table(session, run.solver, run.steps, name) for name in names}
@@ -100,22 +101,22 @@ def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> d
     for scale in run.scales[1:]:  # the ends of a range
         found = score_tables(session.at_guidance(scale), compared, held_out)
         scores |= {f"{name} @ {scale:g}": score for name, score in found.items()}
-    if session.loaded.name in zoo.SHIPPED and judged >= 2:
+    if (session.loaded.name in zoo.SHIPPED or spec.data is not None) and judged >= 2:
         shown = dict.fromkeys((best_of(scores, HANDMADE), best_of(scores, METHODS), "learned"))
-        scores |= _with_frechet(session, {name: tables[name] for name in shown}, scores, judged)
+        sets = SetMetrics.of(session, judged, spec.features, spec.data, spec.resize)
+        scores |= _with_frechet(sets, {name: tables[name] for name in shown}, scores)
     return scores
 
 
 def _with_frechet(
-    session: Session, tables: Mapping[str, Table], scores: Mapping[str, Scores], judged: int
+    sets: SetMetrics, tables: Mapping[str, Table], scores: Mapping[str, Scores]
 ) -> dict[str, Scores]:
-    sets = SetMetrics.of(session, judged)
     asked: dict[str, Table | None] = {"accurate": None, **tables}
     found = {}
     for done, (name, table) in enumerate(asked.items()):
         own = scores.get(name, Scores(distance=0.0, to_teacher=0.0, to_accurate=0.0))
         found[name] = own.model_copy(update=sets.frechet(table))
-        session.report("Fréchet distance", done + 1, len(asked))
+        sets.session.report("Fréchet distance", done + 1, len(asked))
     return found
 
 

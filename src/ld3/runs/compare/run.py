@@ -74,9 +74,14 @@ def prepare(session: Session, spec: CompareSpec) -> SetMetrics | None:
     session.exact(spec.held_out)
     if not spec.full:
         return None
-    sets = SetMetrics.of(session, spec.judged, spec.features)
-    _ = sets.same, sets.other
+    sets = set_metrics_of(session, spec)
+    sets.prepare()
     return sets
+
+
+def set_metrics_of(session: Session, spec: CompareSpec) -> SetMetrics:
+    """The set metrics that a spec asks for."""
+    return SetMetrics.of(session, spec.judged, spec.features, spec.data, spec.resize)
 
 
 def write_files(comparison: Comparison, out: Path) -> list[Path]:
@@ -98,7 +103,7 @@ def _opened(options: str, since: float) -> tuple[Session, SetMetrics | None]:
     """The session of a worker, opened once; everything it needs is in the cache by now."""
     spec = CompareSpec(**json.loads(options))
     session = compare_session(spec, since=since)
-    return session, SetMetrics.of(session, spec.judged, spec.features) if spec.full else None
+    return session, set_metrics_of(session, spec) if spec.full else None
 
 
 def _runner(

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from ld3.comparison import Kind
 from ld3.errors import SpecError, unknown
 from ld3.known_grids import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
+from ld3.metrics.inception import Resize
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.spec import Count, Settings, check_start, counted, listed, read_solver, steps_of
 from ld3.searches.registry import SEARCHES
@@ -34,8 +35,17 @@ class CompareSpec(Settings):
     full: bool = False
     judged: Annotated[int, Field(ge=40, le=100_000)] = 1000
     features: Path | None = None
+    resize: Resize | None = None
+    data: Path | None = None
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     out: Path = Path("compare")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _data_is_for_set_metrics(cls, options: Any) -> Any:
+        """--data asks for --full."""
+        known = isinstance(options, dict) and options.get("data") is not None
+        return {"full": True} | options if known else options
 
     @field_validator("methods", "solvers", mode="before")
     @classmethod

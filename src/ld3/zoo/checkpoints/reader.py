@@ -1,15 +1,16 @@
 """Checkpoints of the paper's models, read without running them.
 
     found = read_checkpoint("edm-cifar10-32x32-uncond-vp.pkl")
-    found.kind                    # "edm", "lightning", "state-dict", "point-cloud", "safetensors"
+    found.kind                    # "edm", "lightning", "state-dict", "point-cloud", "safetensors",
+                                  # "torchscript"
     found.config                  # plain configuration in the file: numbers, texts, lists, dicts
     found.tensors                 # a mapping name -> tensor; each is read when it is asked for
     found.tensors.shape("name")   # without reading it
 
-Five kinds of file become one: EDM's pickles, files of Lightning, state dicts that torch wrote (zip,
-or one stream as before torch 1.6), files of DMPG, and safetensors. Reading makes no class and calls
-no function of the file: see :mod:`ld3.zoo.checkpoints.pickles`. Tensors stay in the file until they
-are asked for, and are then read once, into their own memory.
+Six kinds of file become one: EDM's pickles, files of Lightning, state dicts that torch wrote (zip,
+or one stream as before torch 1.6), files of DMPG, TorchScript, and safetensors. Reading makes no
+class and calls no function of the file: see :mod:`ld3.zoo.checkpoints.pickles`. Tensors stay in the
+file until they are asked for, and are then read once, into their own memory.
 """
 
 import hashlib
@@ -39,7 +40,7 @@ from ld3.zoo.checkpoints.pickles import (
     plain,
 )
 
-Kind = Literal["edm", "lightning", "state-dict", "point-cloud", "safetensors"]
+Kind = Literal["edm", "lightning", "state-dict", "point-cloud", "safetensors", "torchscript"]
 
 MAX_HEADER = 100_000_000  # bytes of a safetensors header, as safetensors itself limits it
 MAX_MEMBERS = 1_000_000  # of a zip
@@ -356,6 +357,10 @@ class _Reading:
 
     def found(self, value: object) -> Checkpoint:
         """What the unpickled value is."""
+        if isinstance(value, Made) and value.maker.startswith("__torch__."):
+            entries: dict[str, Entry] = {}
+            self._walk_script(value, "", entries, 0)
+            return self.made("torchscript", entries, {})
         top = mapping(value)
         if top is None:
             raise BadFile(
@@ -464,6 +469,25 @@ class _Reading:
                 if not isinstance(name, str):
                     raise BadFile(f"got {_shown(name)} as a name of a module, expected a text")
                 self._walk(inner, f"{prefix}{name}.", entries, depth + 1)
+
+    def _walk_script(
+        self, module: Made, prefix: str, entries: dict[str, Entry], depth: int
+    ) -> None:
+        """Tensors of a TorchScript module and of those inside it; its code is left alone."""
+        self.modules += 1
+        if depth > MAX_DEPTH or self.modules > MAX_MODULES:
+            raise BadFile(
+                f"got over {MAX_MODULES} modules, or some nested more than {MAX_DEPTH} deep, "
+                "expected fewer"
+            )
+        for name, value in (module.state if isinstance(module.state, dict) else {}).items():
+            full = f"{prefix}{name}"
+            if not isinstance(value, Made) or not full.isprintable():
+                continue
+            if value.maker.startswith("__torch__."):
+                self._walk_script(value, f"{full}.", entries, depth + 1)
+            elif value.maker in TENSORS:
+                entries[full] = self.entry(full, value)
 
     # Tensors
 

@@ -1,0 +1,167 @@
+"""`ld3 evaluate` and `ld3 reference`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ld3.cli.options import (
+    FILE,
+    Decorator,
+    device_option,
+    flag,
+    option,
+    out_option,
+    pipeline_options,
+    read_pipeline,
+    runtime_options,
+    spec_option,
+    together,
+)
+
+
+def network_options(shown: str) -> Decorator:
+    """The feature network and its resize rule."""
+    return together(
+        [
+            option(
+                "--features",
+                type=FILE,
+                shown=shown,
+                help="Feature network: weights of the FID Inception (.pt, .pth, .safetensors), "
+                "other TorchScript, or inception, which finds an installed one.",
+            ),
+            option(
+                "--resize",
+                shown="tensorflow",
+                help="Resize rule of the FID Inception: tensorflow (published statistics, "
+                "torch-fidelity) or pytorch (pytorch-fid).",
+            ),
+        ]
+    )
+
+
+def data_option(help: str, shown: str) -> Decorator:
+    return option(
+        "--data",
+        type=FILE,
+        shown=shown,
+        help=f"{help} an .npz or .pkl of statistics, a folder or zip of images.",
+    )
+
+
+@click.command()
+@click.argument("what", nargs=-1, required=True)
+@option(
+    "--model",
+    shown="the plan's, or fashion",
+    help="Model: a name of `ld3 models`, the FILE of a published checkpoint, "
+    "diffusers:PATH_OR_HUB_ID or package.module:function.",
+)
+@option("--solvers", multiple=True, help="Solvers of grids: unipc,ipndm:3.", shown="dpmpp")
+@option("--nfe", multiple=True, help="Network evaluations of grids: 4,6 or 4-10.", shown="5")
+@option("--samples", type=int, help="Number of samples.", shown="50000")
+@data_option("What samples are compared with:", "the package's own, for its own models")
+@option(
+    "--metrics",
+    multiple=True,
+    shown="fid",
+    help="Metrics: fid, fid-accurate, kid, cmmd, precision, recall, agreement, clip.",
+)
+@flag("--infinity", default=None, help="Also the FID of unboundedly many samples, extrapolated.")
+@network_options("the package's own for its own models, else the FID Inception if it is found")
+@option("--clip", type=FILE, help="Folder of a CLIP model, for the metric clip.", shown="none")
+@option("--keep", help="Keep samples: png, or npz in ADM's layout.", shown="none")
+@option(
+    "--guidance", type=float, help="Scale of classifier-free guidance.", shown="the plan's, or 1"
+)
+@option(
+    "--reference-steps",
+    type=int,
+    shown="40",
+    help="Steps of the accurate run, UniPC-3 on logsnr.",
+)
+@flag("--force", default=None, help="Use plans with a model they were not learned for.")
+@flag("--dry-run", help="Print samples, network calls, memory, disk and hours, and stop.")
+@pipeline_options()
+@runtime_options()
+@out_option("Folder of results and their cache.", "evaluate", stored=True)
+@spec_option()
+def evaluate(what: tuple[str, ...], file: Path | None, dry_run: bool, **options: Any) -> None:
+    """Measure FID and other metrics of plans and grids, as the field does.
+
+    WHAT are files of plans, names of known grids, or accurate (the reference solution).
+    """
+    from ld3.report.bar import Bar
+    from ld3.report.evaluation import cost_lines, evaluation_lines, evaluation_markdown
+    from ld3.runs.evaluation.cost import cost_of
+    from ld3.runs.evaluation.evaluate import open_task, run_evaluate
+    from ld3.runs.evaluation.spec import EvaluateSpec, with_plan
+    from ld3.runs.spec import options_of
+    from ld3.store import write_bytes
+
+    for name in ("solvers", "nfe", "metrics"):
+        options[name] = options[name] or None
+    words = {**options, "what": what, "pipeline": read_pipeline(options)}
+    for name in set(words) - set(EvaluateSpec.model_fields):
+        del words[name]
+    spec = EvaluateSpec(**with_plan(options_of(words, file)))
+    with Bar() as bar:
+        if dry_run:
+            cost = cost_of(open_task(spec, bar))
+            bar.clear()
+            for line in cost_lines(cost):
+                click.echo(line)
+            return
+        found = run_evaluate(spec, bar)
+        bar.clear()
+    for line in evaluation_lines(found):
+        click.echo(line)
+    found.save(spec.out / "evaluate.json")
+    write_bytes(spec.out / "evaluate.md", evaluation_markdown(found).encode())
+    for path in (spec.out / "evaluate.json", spec.out / "evaluate.md"):
+        click.echo(f"{path.suffix[1:]:<9}{path}")
+
+
+@click.command()
+@click.argument("images", type=FILE)
+@click.argument("out", type=FILE)
+@network_options("the FID Inception if it is found")
+@option(
+    "--resolution",
+    type=click.IntRange(1, 16384),
+    shown="as they are",
+    help="Bring images to this size.",
+)
+@option("--crop", default="center-crop", help="How: center-crop or center-crop-dhariwal.")
+@flag("--with-features", help="Store features, too: KID, precision and recall need them.")
+@device_option(default="cpu")
+def reference(
+    images: Path,
+    out: Path,
+    features: Path | None,
+    resize: str | None,
+    resolution: int | None,
+    crop: str,
+    with_features: bool,
+    device: str,
+) -> None:
+    """Make reference statistics of IMAGES: a folder, a zip or an .npz; OUT is an .npz."""
+    from ld3.report.bar import Bar
+    from ld3.runs.evaluation.references import run_reference
+
+    with Bar() as bar:
+        found = run_reference(
+            images, out, features=features, resize=resize, side=resolution, crop=crop,
+            with_features=with_features, device=device, report=bar,
+        )  # fmt: skip
+        bar.clear()
+    assert found.size is not None
+    click.echo(
+        f"{found.count:,} images of {found.size[0]}x{found.size[1]}, features of "
+        f"{found.network_name} ({found.network})"
+    )
+    click.echo(f"npz      {out}")
+
+
+COMMANDS = (evaluate, reference)
