@@ -1,12 +1,12 @@
 # make demo · make test: all a new user needs. Both set themselves up in .venv and are quick the
 # second time. Others: lint, types, docs, bench, matrix (diffusers versions), mutants (an hour),
-# results (hours), clean.
+# fuzz (minutes), results (hours), clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types docs bench matrix mutants results clean
+.PHONY: demo test lint types docs bench matrix mutants fuzz results clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/fashion.py --out demo
@@ -39,6 +39,12 @@ MUTANTS = --page docs/results/mutants.md
 
 mutants: $(VENV)/.dev
 	$(BIN)/python tools/mutants.py $(MUTANTS)
+
+# one case again: make fuzz FUZZ='--first 512 --cases 1'
+FUZZ = --page docs/results/fuzz.md
+
+fuzz: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tools/fuzz.py $(FUZZ)
 
 # one experiment: make results EXPERIMENTS=guidance; another model: ld3 reproduce NAME --model MODEL --docs docs
 EXPERIMENTS = $(basename $(notdir $(wildcard src/ld3/runs/experiments/specs/*.toml)))

@@ -93,7 +93,7 @@ def test_lightning_with_a_class_as_a_key(tmp_path: Path) -> None:
 def test_point_clouds_with_their_arguments(tmp_path: Path) -> None:
     found = read_checkpoint(write(tmp_path / "a.pt", point_cloud()))
     assert found.kind == "point-cloud" and found.config["latent_dim"] == 16
-    assert found.tensors.shape("flow.weight") == (3, 2)
+    assert found.tensors.shape("flow.chain.0.net_s_t.0.weight") == (24, 8)
 
 
 def test_safetensors(tmp_path: Path) -> None:

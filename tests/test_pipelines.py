@@ -341,6 +341,9 @@ def test_other_pipelines_and_networks_are_refused() -> None:
         unet = diffusers.UNet2DModel(**dict(pipe.unet.config) | config)
         with pytest.raises(ModelError, match=said):
             zoo.from_pipeline(diffusers.DDPMPipeline(unet, pipe.scheduler))
+    for kind in ("KandinskyV22Pipeline", "StableCascadeDecoderPipeline"):
+        with pytest.raises(SpecError, match=f"got {kind}, known to diffusers but not supported"):
+            zoo.from_pipeline(type(kind, (), {})())
     with pytest.raises(SpecError, match="frames, prompts: says nothing to DDPMPipeline"):
         zoo.from_pipeline(pipe, prompts=["rain"], frames=5)
     with pytest.raises(ModelError, match="guidance: got a pipeline without conditions"):
@@ -590,6 +593,32 @@ def test_code_in_a_folder_never_runs(changed: Path) -> None:
             open_pipeline(str(changed))
         assert "\n" not in str(caught.value)
     assert not (changed / "ran").exists()
+
+
+def test_a_folder_with_our_scheduler_is_learned_from_again(folder: Path, tmp_path: Path) -> None:
+    """The model in it is the one the plan was learned for, in a process that knows no plans."""
+    from ld3.diffusers import LD3Scheduler
+    from plans import make_plan
+
+    before = load_model(f"diffusers:{folder}")
+    pipe = tiny.sd()
+    pipe.scheduler = LD3Scheduler.from_plan(make_plan(shape=(4, 8, 8)), like=pipe)
+    pipe.save_pretrained(tmp_path / "planned")
+    again = load_model(f"diffusers:{tmp_path / 'planned'}")
+    assert again.digest == before.digest and again.identity == before.identity
+    assert again.model.schedule == before.model.schedule
+    assert again.model.prediction == before.model.prediction
+    code = (
+        "from ld3.zoo.loading import load_model\n"
+        f"print(load_model('diffusers:{tmp_path / 'planned'}').digest)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == before.digest, ran.stderr
+    index = json.loads((tmp_path / "planned" / "model_index.json").read_text())
+    index["unet"] = index["scheduler"]  # ours is known as a scheduler, and as nothing else
+    (tmp_path / "planned" / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"got a unet from 'ld3\.diffusers'"):
+        open_pipeline(str(tmp_path / "planned"))
 
 
 def test_a_safety_checker_is_not_loaded(changed: Path) -> None:

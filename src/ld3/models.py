@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as rematerialise
 
-from ld3.errors import ModelError
+from ld3.errors import ModelError, call_own
 from ld3.predictions import Prediction, to_x0
 from ld3.schedules import Schedule
 from ld3.seeds import noise
@@ -210,14 +210,15 @@ def bind_network(
 
     def network(x: Tensor, t: Tensor) -> Tensor:
         inner, told = to_network(model, x, t)
-        if checkpoint and torch.is_grad_enabled():
-            out: Tensor = rematerialise(
-                guided, inner, told, use_reentrant=False, preserve_rng_state=False
-            )
-        else:
-            out = guided(inner, told)
+        out = call_own("model", answer, inner, told)
         check_output(out, x)
         return out.to(x.dtype)
+
+    def answer(x: Tensor, t: Tensor) -> Tensor:
+        if not checkpoint or not torch.is_grad_enabled():
+            return guided(x, t)
+        again: Tensor = rematerialise(guided, x, t, use_reentrant=False, preserve_rng_state=False)
+        return again
 
     return network
 
@@ -281,6 +282,11 @@ def to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_output(out: Tensor, x: Tensor) -> None:
+    if not isinstance(out, Tensor):
+        raise ModelError(
+            f"model: got {type(out).__name__} as its output, expected a tensor of shape "
+            f"{tuple(x.shape)}"
+        )
     if out.shape != x.shape:
         raise ModelError(
             f"model: got an output of shape {tuple(out.shape)} for x of shape {tuple(x.shape)}, "

@@ -12,8 +12,10 @@ makes the content again.
 import hashlib
 import json
 import os
-import tempfile
+import secrets
+import stat
 import time
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -48,21 +50,20 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of the one at `path` when all went well."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+        beside = path.parent / f".{secrets.token_hex(8)}.tmp"
         try:
-            with os.fdopen(handle, "w+b") as file:
+            with beside.open("x+b") as file:  # a new file, with the rights that the umask leaves
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)
-            os.replace(name, path)
+            os.replace(beside, path)  # of a symbolic link: the link, not what it points to
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror or error}; nothing was changed"
-        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise StoreError(f"cannot write {path}: {_reason(error)}; nothing was changed") from None
     with suppress(OSError):  # the file is there; some systems cannot sync a folder
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -81,22 +82,40 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_bytes(path, encode_tensors(_contiguous(tensors)))
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a regular file: no folder, device or pipe, which might never end."""
     try:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise StoreError(f"cannot read {path}: got a folder or device, expected a file")
+        if most is not None and facts.st_size > most:
+            raise StoreError(f"{path}: got {facts.st_size} bytes, expected at most {most}")
         return path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {_reason(error)}") from None
+
+
+def read_text(path: Path, most: int = MAX_JSON) -> str:
+    """A text file in UTF-8."""
+    try:
+        return read_bytes(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise StoreError(
+            f"{path}: got bytes that are not UTF-8 at {error.start}, expected a UTF-8 text file"
+        ) from None
 
 
 def read_json(path: Path) -> Any:
     """Parsed JSON of a file that may come from anywhere."""
+    return _parsed(read_bytes(path, MAX_JSON), path)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parsed TOML."""
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
-    if size > MAX_JSON:
-        raise StoreError(f"{path}: got {size} bytes, expected at most {MAX_JSON}")
-    return _parsed(read_bytes(path), path)
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise StoreError(f"{path}: got something that is not TOML ({error})") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -182,6 +201,10 @@ def _proof(key: object, tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _parsed(content: bytes, path: Path) -> Any:

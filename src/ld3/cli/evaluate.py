@@ -7,86 +7,48 @@ import click
 
 from ld3.cli.options import (
     FILE,
-    Decorator,
+    data_option,
     device_option,
     flag,
+    model_options,
+    network_options,
     option,
-    out_option,
-    pipeline_options,
+    print_files,
+    print_lines,
     read_pipeline,
-    runtime_options,
     spec_option,
     together,
 )
-
-
-def network_options(shown: str) -> Decorator:
-    """The feature network and its resize rule."""
-    return together(
-        [
-            option(
-                "--features",
-                type=FILE,
-                shown=shown,
-                help="Feature network: weights of the FID Inception (.pt, .pth, .safetensors), "
-                "other TorchScript, or inception, which finds an installed one.",
-            ),
-            option(
-                "--resize",
-                shown="tensorflow",
-                help="Resize rule of the FID Inception: tensorflow (published statistics, "
-                "torch-fidelity) or pytorch (pytorch-fid).",
-            ),
-        ]
-    )
-
-
-def data_option(help: str, shown: str) -> Decorator:
-    return option(
-        "--data",
-        type=FILE,
-        shown=shown,
-        help=f"{help} an .npz or .pkl of statistics, a folder or zip of images.",
-    )
+from ld3.cli.say import say
 
 
 @click.command()
 @click.argument("what", nargs=-1, required=True)
-@option(
-    "--model",
-    shown="the plan's, or fashion",
-    help="Model: a name of `ld3 models`, the FILE of a published checkpoint, "
-    "diffusers:PATH_OR_HUB_ID or package.module:function.",
-)
-@option("--solvers", multiple=True, help="Solvers of grids: unipc,ipndm:3.", shown="dpmpp")
-@option("--nfe", multiple=True, help="Network evaluations of grids: 4,6 or 4-10.", shown="5")
-@option("--samples", type=int, help="Number of samples.", shown="50000")
-@data_option("What samples are compared with:", "the package's own, for its own models")
-@option(
-    "--metrics",
-    multiple=True,
-    shown="fid",
-    help="Metrics: fid, fid-accurate, kid, cmmd, precision, recall, agreement, clip.",
-)
-@flag("--infinity", default=None, help="Also the FID of unboundedly many samples, extrapolated.")
-@network_options("the package's own for its own models, else the FID Inception if it is found")
-@option("--clip", type=FILE, help="Folder of a CLIP model, for the metric clip.", shown="none")
-@option("--keep", help="Keep samples: png, or npz in ADM's layout.", shown="none")
-@option(
-    "--guidance", type=float, help="Scale of classifier-free guidance.", shown="the plan's, or 1"
-)
-@option(
-    "--reference-steps",
-    type=int,
-    shown="40",
-    help="Steps of the accurate run, UniPC-3 on logsnr.",
-)
-@flag("--force", default=None, help="Use plans with a model they were not learned for.")
-@flag("--dry-run", help="Print samples, network calls, memory, disk and hours, and stop.")
-@pipeline_options()
-@runtime_options()
-@out_option("Folder of results and their cache.", "evaluate", stored=True)
-@spec_option()
+@together(
+    option("--model", shown="the plan's, or fashion",
+           help="Model: a name of `ld3 models`, the FILE of a published checkpoint, "
+           "diffusers:PATH_OR_HUB_ID or package.module:function."),
+    option("--solvers", multiple=True, help="Solvers of grids: unipc,ipndm:3.", shown="dpmpp"),
+    option("--nfe", multiple=True, help="Network evaluations of grids: 4,6 or 4-10.", shown="5"),
+    option("--samples", type=int, help="Number of samples.", shown="50000"),
+    data_option,
+    option("--metrics", multiple=True, shown="fid",
+           help="Metrics: fid, fid-accurate, kid, cmmd, precision, recall, agreement, clip."),
+    flag("--infinity", default=None,
+         help="Also the FID of unboundedly many samples, extrapolated."),
+    network_options,
+    option("--clip", type=FILE, help="Folder of a CLIP model, for the metric clip.", shown="none"),
+    option("--keep", help="Keep samples: png, or npz in ADM's layout.", shown="none"),
+    option("--guidance", type=float, shown="the plan's, or 1",
+           help="Scale of classifier-free guidance."),
+    option("--reference-steps", type=int, shown="40",
+           help="Steps of the accurate run, UniPC-3 on logsnr."),
+    flag("--force", default=None, help="Use plans with a model they were not learned for."),
+    flag("--dry-run", help="Print samples, network calls, memory, disk and hours, and stop."),
+    model_options,
+    option("--out", type=FILE, help="Folder of results and their cache.", shown="evaluate"),
+    spec_option,
+)  # fmt: skip
 def evaluate(what: tuple[str, ...], file: Path | None, dry_run: bool, **options: Any) -> None:
     """Measure FID and other metrics of plans and grids, as the field does.
 
@@ -102,31 +64,27 @@ def evaluate(what: tuple[str, ...], file: Path | None, dry_run: bool, **options:
 
     for name in ("solvers", "nfe", "metrics"):
         options[name] = options[name] or None
-    words = {**options, "what": what, "pipeline": read_pipeline(options)}
-    for name in set(words) - set(EvaluateSpec.model_fields):
-        del words[name]
+    pipeline = read_pipeline(options)
+    words = {**options, "what": what, "pipeline": pipeline}
     spec = EvaluateSpec(**with_plan(options_of(words, file)))
     with Bar() as bar:
         if dry_run:
             cost = cost_of(open_task(spec, bar))
             bar.clear()
-            for line in cost_lines(cost):
-                click.echo(line)
+            print_lines(cost_lines(cost))
             return
         found = run_evaluate(spec, bar)
         bar.clear()
-    for line in evaluation_lines(found):
-        click.echo(line)
+    print_lines(evaluation_lines(found))
     found.save(spec.out / "evaluate.json")
     write_bytes(spec.out / "evaluate.md", evaluation_markdown(found).encode())
-    for path in (spec.out / "evaluate.json", spec.out / "evaluate.md"):
-        click.echo(f"{path.suffix[1:]:<9}{path}")
+    print_files([spec.out / "evaluate.json", spec.out / "evaluate.md"])
 
 
 @click.command()
 @click.argument("images", type=FILE)
 @click.argument("out", type=FILE)
-@network_options("the FID Inception if it is found")
+@network_options
 @option(
     "--resolution",
     type=click.IntRange(1, 16384),
@@ -135,7 +93,7 @@ def evaluate(what: tuple[str, ...], file: Path | None, dry_run: bool, **options:
 )
 @option("--crop", default="center-crop", help="How: center-crop or center-crop-dhariwal.")
 @flag("--with-features", help="Store features, too: KID, precision and recall need them.")
-@device_option(default="cpu")
+@device_option()
 def reference(
     images: Path,
     out: Path,
@@ -157,11 +115,11 @@ def reference(
         )  # fmt: skip
         bar.clear()
     assert found.size is not None
-    click.echo(
+    say(
         f"{found.count:,} images of {found.size[0]}x{found.size[1]}, features of "
         f"{found.network_name} ({found.network})"
     )
-    click.echo(f"npz      {out}")
+    say(f"npz      {out}")
 
 
 COMMANDS = (evaluate, reference)

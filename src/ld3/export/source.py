@@ -17,7 +17,7 @@ FILES = Path(__file__).parent / "files"
 
 def python_file(part: str, values: Mapping[str, object]) -> bytes:
     """`files/ld3_sampler.py` and `files/<part>.py` as one file, `NAME = ...` lines filled in."""
-    common, own = ((FILES / f"{name}.py").read_text() for name in ("ld3_sampler", part))
+    common, own = ((FILES / f"{name}.py").read_text("utf-8") for name in ("ld3_sampler", part))
     for name, value in values.items():
         literal = json.dumps(value, allow_nan=False)
         before, mark, after = own.partition(f"\n{name} = ")

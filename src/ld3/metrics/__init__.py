@@ -15,9 +15,11 @@ from ld3.metrics.fidelity import Fidelity, Spread, fidelity, per_sample, rmse
 from ld3.metrics.frechet import Moments, frechet_distance
 from ld3.metrics.inception import Inception, make_inception, to_uint8
 from ld3.metrics.kernel import Kid, cmmd, kid, polynomial_mmd
+from ld3.metrics.points import CloudScores, chamfer_matrix, cloud_scores, emd_matrix, to_box
 
 __all__ = [
     "Bound",
+    "CloudScores",
     "Fidelity",
     "Inception",
     "Kid",
@@ -27,7 +29,10 @@ __all__ = [
     "TrueBound",
     "agreement",
     "balanced_labels",
+    "chamfer_matrix",
+    "cloud_scores",
     "cmmd",
+    "emd_matrix",
     "fidelity",
     "frechet_distance",
     "kid",
@@ -40,6 +45,7 @@ __all__ = [
     "preimage",
     "random_bounds",
     "rmse",
+    "to_box",
     "to_uint8",
     "true_bound",
 ]

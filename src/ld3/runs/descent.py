@@ -60,7 +60,7 @@ class _Log:
     def open(cls, folder: Path | None, starts: Sequence[str]) -> "_Log":
         log = cls(None if folder is None else folder / "progress.jsonl", {n: [] for n in starts})
         if log.file is not None and log.file.exists():
-            for line in log.file.read_text(errors="replace").splitlines():
+            for line in log.file.read_text("utf-8", "replace").splitlines():
                 try:
                     log.lines[json.loads(line)["start"]].append(line)
                 except (ValueError, KeyError, TypeError):

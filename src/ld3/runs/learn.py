@@ -79,7 +79,7 @@ def make_run(spec: RunSpec, session: Session, nfe: int, solver: Solver | None = 
 
 def run_folder(spec: RunSpec, run: Run) -> Path:
     """A folder whose name says what it is, and a digest of all that changes the plan."""
-    name = run.session.loaded.name
+    name = Path(run.session.loaded.name).name  # of a file or folder its last part
     slug = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[-80:]
     solver = f"{run.solver.name}{run.solver.order}"
     nfe = f"{run.nfe}" if spec.family is None else "{}-{}".format(*spec.family)

@@ -5,7 +5,6 @@ solvers as NAME, NAME:ORDER or NAME:ORDER:VARIANT.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -29,7 +28,7 @@ from ld3.options import PipelineOptions
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS, MAX_RUN
 from ld3.solvers import Solver, make_solver
-from ld3.store import read_bytes
+from ld3.store import read_toml
 from ld3.teacher import Teacher
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
@@ -188,10 +187,7 @@ def options_of(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     """Those of a TOML file, and flags that were given, which win; tables are joined."""
     options: dict[str, Any] = {}
     if file is not None:
-        try:
-            options = tomllib.loads(read_bytes(file).decode())
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SpecError(f"{file}: got something that is not TOML ({error})") from None
+        options = read_toml(file)
     for key, value in flags.items():
         both = isinstance(value, dict) and isinstance(options.get(key), dict)
         if value is not None:

@@ -111,9 +111,9 @@ def feature_net(
 ) -> FeatureNet:
     """From a file; else the package's own for its models; else the FID Inception if it is found.
 
-    The name `inception` asks for the last one in any case.
+    The names `judge` and `inception` ask for these two in any case.
     """
-    if shipped and features is None:
+    if (shipped and features is None) or str(features) == "judge":
         return load_features(None, device)
     found = features is None or str(features) == "inception"
     return load_features(find_inception() if found else features, device, resize or RESIZE[0])

@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -13,7 +12,7 @@ import torch
 from ld3 import zoo
 from ld3.distances import DISTANCES, Distance
 from ld3.distances.lpips import load_lpips
-from ld3.errors import ModelError, SpecError, unknown
+from ld3.errors import ModelError, SpecError, call_own, unknown
 from ld3.model_checks import (
     check_model,
     contents,
@@ -72,7 +71,7 @@ def load_model(
         return _load_pipeline(name, device, wanted, learn, options or PipelineOptions())
     if is_checkpoint(name):
         return _load_checkpoint(name, device, wanted, learn, options or PipelineOptions())
-    if Path(name).suffix in SUFFIXES:
+    if is_missing_file(name):
         raise ModelError(f"model: got {name}, which is no file, expected a checkpoint")
     if options is not None:
         raise SpecError(
@@ -83,28 +82,49 @@ def load_model(
         card = zoo.SHIPPED[name]
         model: Model = zoo.load(name, device, wanted or torch.float32)
         return Loaded(model, name, card.digest, identity_of(model, device), card.conditions)
+    return _load_function(name, device, wanted, learn)
+
+
+def _load_function(name: str, device: str, dtype: torch.dtype | None, learn: bool) -> Loaded:
+    """`package.module:function`, looked for in the current folder and among installed packages."""
     module, _, function = name.partition(":")
     if not function:
-        raise unknown(
-            "model", name, [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH", "FILE"]
-        )
+        hint = f" (a folder or hub id is {PIPELINE}{name})" if "/" in name else ""
+        known = [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH", "FILE"]
+        raise SpecError(f"{unknown('model', name, known)}{hint}")
     sys.path.insert(0, "")
     try:
-        make: Callable[..., Model] = getattr(import_module(module), function)
+        make = getattr(call_own(f"model {name}", import_module, module), function, None)
+        if not callable(make):
+            raise ModelError(
+                f"model {name}: got no function {function!r} in {module}, expected one"
+            )
         takes = inspect.signature(make).parameters
-        given = {"device": device, **({"dtype": wanted} if wanted else {})}
-        model = make(**{key: value for key, value in given.items() if key in takes})
-    except (ImportError, AttributeError) as error:
-        raise ModelError(f"model {name}: {error}") from None
+        given = {"device": device, **({"dtype": dtype} if dtype else {})}
+        own = {key: value for key, value in given.items() if key in takes}
+        model: Model = call_own(f"model {name}", make, **own)
     finally:
         sys.path.remove("")
     loaded = of_model(model, name, device, learn)
-    if wanted is not None and model.dtype != wanted:
+    if dtype is not None and model.dtype != dtype:
         raise SpecError(
             f"dtype: got {dtype}, but the model runs in {model.dtype}; let {function} take an "
             "argument dtype"
         )
     return loaded
+
+
+def is_missing_file(name: str) -> bool:
+    """Whether a name is that of a checkpoint which is not there."""
+    return Path(name).suffix.lower() in SUFFIXES and not is_checkpoint(name)
+
+
+def is_safe_to_open(name: str) -> bool:
+    """Whether loading a model runs no code but ours and fetches nothing: one that is shipped, a
+    file, or a folder here."""
+    folder = name.removeprefix(PIPELINE)
+    here = name.startswith(PIPELINE) and Path(folder).expanduser().is_dir()
+    return name in zoo.SHIPPED or is_checkpoint(name) or here
 
 
 def _load_checkpoint(

@@ -22,6 +22,7 @@ class Context:
     jobs: int = 1
     features: Path | None = None  # feature network for models that are not shipped
     data: Path | None = None  # what samples are compared with: see `ld3 evaluate`
+    resize: str | None = None  # rule of the FID Inception
     device: str = "cpu"
 
     def compare_spec(self, options: Mapping[str, Any]) -> CompareSpec:
@@ -33,7 +34,7 @@ class Context:
             known = self.features is not None or self.data is not None
             fixed |= {"features": self.features, "full": bool(options.get("full")) and known}
         if self.data is not None:
-            fixed |= {"features": self.features, "data": self.data}
+            fixed |= {"features": self.features, "data": self.data, "resize": self.resize}
         return CompareSpec.read({**options, **fixed})
 
     def run_spec(self, options: Mapping[str, Any]) -> RunSpec:

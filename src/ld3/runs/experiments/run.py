@@ -67,6 +67,7 @@ def run_reproduce(
     report: Report = silent,
     features: Path | None = None,
     data: Path | None = None,
+    resize: str | None = None,
     device: str = "cpu",
 ) -> ExperimentResult:
     """Run an experiment on a model of its file, or with the paper's options on one's own model.
@@ -77,7 +78,7 @@ def run_reproduce(
     context = Context(
         model=experiment.model_of(name), folder=out / folder_name(experiment, name, quick),
         out=out, report=report, jobs=jobs, features=features, data=data,
-        device=device,
+        resize=resize, device=device,
     )  # fmt: skip
     kind, options, given = read_options(experiment, name, quick, context)
     plots()  # a missing library is an error before hours of work, not after

@@ -10,6 +10,7 @@ pipeline's scheduler.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -150,7 +151,7 @@ def of_pipeline(
 def _family(pipe: Any, options: PipelineOptions) -> Family:
     names = [kind.__name__ for kind in type(pipe).__mro__ if kind.__name__ in FAMILIES]
     if not names:
-        raise unknown("pipeline", type(pipe).__name__, FAMILIES)
+        raise unsupported(type(pipe).__name__)
     family = FAMILIES[names[0]]
     idle = set(options.said()) - family.takes
     if idle:
@@ -159,6 +160,20 @@ def _family(pipe: Any, options: PipelineOptions) -> Family:
             f"{', '.join(sorted(family.takes))}"
         )
     return family
+
+
+def unsupported(name: str) -> SpecError:
+    """For a pipeline without a family; a near name is no help for one that diffusers has."""
+    try:
+        known = name in dir(import_module("diffusers"))
+    except ImportError:
+        known = False
+    if not known:
+        return unknown("pipeline", name, FAMILIES)
+    return SpecError(
+        f"pipeline: got {name}, known to diffusers but not supported yet; supported: "
+        f"{', '.join(sorted(FAMILIES))}; or bring its network as a model of your own"
+    )
 
 
 def _noise(pipe: Any, rectified: bool, parts: Parts) -> tuple[Schedule, Prediction]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from ld3.errors import ModelError, SpecError
 from ld3.predictions import Prediction
-from ld3.schedules import Discrete, Flow, Schedule
+from ld3.schedules import Discrete, Flow, Schedule, schedule_from_json
 
 DISCRETE = (
     "DDPMScheduler", "DDPMParallelScheduler", "DDIMScheduler", "DDIMParallelScheduler",
@@ -49,6 +49,9 @@ def read_noise(scheduler: Any, tokens: int | None = None) -> tuple[Schedule, Pre
     `tokens` is the length of the sequence that a transformer sees, for shifts that depend on it.
     """
     name, config = type(scheduler).__name__, scheduler.config
+    if name == "LD3Scheduler":  # its plans hold both
+        plan = config["plans"][0]
+        return schedule_from_json(plan["schedule"]), plan["model"]["prediction"]
     if name not in (*DISCRETE, *FLOWS):
         raise ModelError(
             f"scheduler: got {name}, wanted one whose config has the noise that the network was "
