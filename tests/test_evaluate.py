@@ -5,6 +5,7 @@ Models are small Gaussians of images, whose samples and Fréchet distances are q
 
 import json
 import pickle
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -67,7 +68,8 @@ class Corners(nn.Module):
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("network") / "corners.pt"
-    with pytest.warns(DeprecationWarning):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
         torch.jit.script(Corners()).save(str(file))
     return file
 
@@ -322,7 +324,7 @@ def test_a_reference_of_our_own_says_what_it_is(tmp_path: Path, network: Path, d
     made = make_reference(open_images(data, 3), out, net, cache, with_features=True)
     found = load_reference(out, net, Cache(None))
     assert (found.count, found.size, found.network) == (120, (4, 4), net.digest)
-    assert torch.equal(found.gaussian.cov, made.gaussian.cov)
+    assert torch.allclose(found.gaussian.cov, made.gaussian.cov, rtol=1e-12)
     assert len(found.needed("kid")) == 120
     with np.load(out) as arrays:  # other tools read it, too
         assert arrays["mu"].shape == (8,) and arrays["sigma"].shape == (8, 8)
@@ -339,7 +341,7 @@ def test_a_reference_of_our_own_says_what_it_is(tmp_path: Path, network: Path, d
     other = FeatureNet("another", "other", net.features)
     with pytest.raises(Ld3Error, match=r"got statistics of corners.pt .* network is another"):
         found.checked(other, 8, (4, 4))
-    with pytest.raises(Ld3Error, match="got 8 features, but corners.pt gives 2048"):
+    with pytest.raises(Ld3Error, match=r"got 8 features, but corners\.pt gives 2048"):
         found.checked(net, 2048, (4, 4))
     with pytest.raises(Ld3Error, match="got images of 4x4, but samples are 8x8"):
         found.checked(net, 8, (8, 8))
@@ -413,8 +415,8 @@ def test_bad_references_are_one_line_and_nothing_is_lost(
         assert "\n" not in str(caught.value), name
     assert not ran.exists()
     assert {file: file.read_bytes() for file in out.rglob("*.*")} == before
+    words = spec(out, features=network, data=data, metrics="agreement")
     with pytest.raises(Ld3Error, match="has no labels for the classes"):
-        words = spec(out, features=network, data=data, metrics="agreement")
         run_evaluate(words, model=gaussian_images())
     with pytest.raises(Ld3Error, match="expected --data REFERENCE"):
         run_evaluate(spec(out, features=network), model=gaussian_images())
@@ -422,7 +424,7 @@ def test_bad_references_are_one_line_and_nothing_is_lost(
 
 def test_options_that_do_not_fit(tmp_path: Path) -> None:
     for words, said in (
-        ({"metrics": "fit"}, "did you mean fid|got 'fit'"),
+        ({"metrics": "fit"}, "did you mean 'fid'"),
         ({"what": "edn"}, "edm"),
         ({"metrics": "clip"}, "--clip FOLDER"),
         ({"metrics": "kid", "infinity": True}, "expected fid among --metrics"),

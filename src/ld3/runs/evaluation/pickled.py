@@ -13,8 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ld3.errors import StoreError
-from ld3.zoo.checkpoints.pickles import BadFile, Machine, Made, Region, mapping
-from ld3.zoo.checkpoints.pickles import Span as Bytes
+from ld3.zoo.checkpoints.pickles import (
+    BadFile,
+    Machine,
+    Made,
+    Region,
+    mapping,
+    read_bytes_value,
+)
 
 ORDERS = {"<": "<", ">": ">", "|": "|", "=": "<"}
 KINDS = ("f2", "f4", "f8", "i4", "i8", "u1")
@@ -59,14 +65,12 @@ def _array(value: Made, file: BinaryIO) -> NDArray[Any] | None:
     else:
         return None
     form = _dtype(dtype)
-    if form is None or not isinstance(shape, tuple) or not isinstance(content, Bytes):
+    raw = read_bytes_value(content, file, MAX_ARRAY)
+    if form is None or not isinstance(shape, tuple) or raw is None:
         return None
     sizes = [size for size in shape if isinstance(size, int) and size >= 0]
-    if len(sizes) != len(shape) or math.prod(sizes) * form.itemsize != content.size:
-        raise BadFile(f"got an array of shape {shape} in {content.size} bytes, which do not fit")
-    if content.size > MAX_ARRAY:
-        raise BadFile(f"got an array of {content.size} bytes, expected at most {MAX_ARRAY}")
-    raw = Region(file, content).read(content.size)
+    if len(sizes) != len(shape) or math.prod(sizes) * form.itemsize != len(raw):
+        raise BadFile(f"got an array of shape {shape} in {len(raw)} bytes, which do not fit")
     return np.frombuffer(raw, form).reshape(sizes, order="F" if fortran else "C")
 
 
