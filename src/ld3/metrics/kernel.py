@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 
-BLOCK = 1024  # rows of each side at a time
+BLOCK = 512  # rows of each side at a time
 SIZE = 1000  # samples in a subset of KID, where there are so many
 
 
