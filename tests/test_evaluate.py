@@ -20,6 +20,7 @@ from ld3 import EDM, FunctionModel, make_grid, make_solver, noise
 from ld3.cli import main
 from ld3.errors import Ld3Error
 from ld3.evaluation import Evaluation
+from ld3.experiment import merged
 from ld3.images import png_of
 from ld3.metrics import Moments, frechet_distance, polynomial_mmd, precision_recall, to_uint8
 from ld3.metrics.coverage import precisions_recalls
@@ -27,15 +28,21 @@ from ld3.metrics.frechet import Gaussian, frechet_at_infinity
 from ld3.metrics.kernel import FeatureSet, cmmd, cmmds, kids
 from ld3.models import Model
 from ld3.runs.cache import Cache
+from ld3.runs.compare.run import run_compare
+from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.evaluation import chunks
 from ld3.runs.evaluation.chunks import PIXELS, Samples, View, chunk_key, read_all, read_chunk
+from ld3.runs.evaluation.clip_score import clip_view
 from ld3.runs.evaluation.cost import cost_of
 from ld3.runs.evaluation.evaluate import open_task, run_evaluate
 from ld3.runs.evaluation.image_sets import open_images
 from ld3.runs.evaluation.npz import read_npz, write_npz
 from ld3.runs.evaluation.references import load_reference, make_reference
 from ld3.runs.evaluation.spec import EvaluateSpec, with_plan
+from ld3.runs.experiments import load_experiment, run_reproduce
+from ld3.runs.learn import run_learn
 from ld3.runs.session import Session, open_session
+from ld3.runs.spec import RunSpec
 from ld3.seeds import RANGES, seeds_for
 from ld3.table import TunedSolver
 from ld3.teacher import Teacher
@@ -557,3 +564,112 @@ def test_the_commands(
     assert found["command"].startswith("ld3 evaluate edm --model own_model:make --solvers euler")
     code, _, error = ld3(*words, "--metrics", "kid")
     assert code == 2 and error.count("\n") == 1 and "--with-features" in error
+
+
+# ---- the same engine elsewhere
+
+
+TOY = """
+import torch
+from ld3 import EDM, FunctionModel
+
+def make():
+    def forward(x, t, cond):
+        return (0.04 * x + t**2 * torch.tanh(x)) / (0.04 + t**2)
+
+    return FunctionModel(forward, EDM(), "x0", (1, 4, 4), dtype=None)
+"""
+
+
+def test_the_papers_numbers_beside_ours(
+    tmp_path: Path, network: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`reproduce --data` on a model named as one of the paper's: paper, here, difference."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "toy_cifar10.py").write_text(TOY)
+    experiment = load_experiment("discretization")
+    assert experiment.paper is not None
+    small = {"methods": ["logsnr", "edm"], "distance": "l2", "nfe": [4, 6]}
+    options = merged(experiment.paper.options, {"compare": small})
+    own = {"paper": experiment.paper.model_copy(update={"options": options}), "quick": {}}
+    few = {"compare": {"held_out": 4, "judged": 60, "teacher_steps": 5}}
+    result = run_reproduce(
+        experiment.model_copy(update=own | {"quick": few}), "toy_cifar10:make", quick=True,
+        out=tmp_path / "out", features=network, data=data,
+    )  # fmt: skip
+    assert result.command.endswith(f"--quick --data {data}")
+    tables = {table.title: table for table in result.tables}
+    ours = tables["Fréchet distance to real images"]
+    (paper,) = (table for title, table in tables.items() if title.startswith("The paper's Table 3"))
+    rows = {row.label: row.cells for row in paper.rows}
+    here = rows["ipndm-3", "logsnr", "here"]
+    assert here[0] is not None and here[0] == ours.rows[0].cells[0]
+    first, quoted = (
+        rows["ipndm-3", "logsnr", "difference"][0],
+        rows["ipndm-3", "logsnr", "paper"][0],
+    )
+    assert first is not None and quoted is not None and quoted.value == 35.04
+    assert first.value == pytest.approx(here[0].value - 35.04)
+    assert here[2] is None  # NFE 8 was not run
+
+
+def test_learn_and_compare_with_data(
+    tmp_path: Path, network: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Fréchet distance to data in plans and comparisons is that of `evaluate`."""
+    model, more = gaussian_images(null=True), {"features": network, "data": data}
+    one = {"out": tmp_path, "judged": 60, "distance": "l2", **more}
+    words = CompareSpec.read(
+        {
+            **one,
+            "methods": "edm",
+            "nfe": "3",
+            "solvers": "euler",
+            "held_out": 4,
+            "metrics": "frechet",
+        }
+    )
+    assert words.full
+    found = run_compare(words, model=model).blocks[0].rows[0].scores["frechet"].value
+    run = RunSpec.read({**one, "solver": "euler", "nfe": 3, "pairs": 2, "valid": 2, "held_out": 4,
+                        "recipe": {"epochs": 1}, "start": "edm"})  # fmt: skip
+    (learned,) = run_learn(run, model=model)
+    scores = {name: score.frechet for name, score in learned.scores.items() if score.frechet}
+    assert set(scores) >= {"accurate", "learned"}
+    evaluated = run_evaluate(spec(tmp_path, samples=60, what="edm,accurate", **more), model=model)
+    assert evaluated.rows[0].metrics["fid"].value == pytest.approx(found, rel=1e-9)
+
+
+def test_clip_scores_follow_the_prompts(tmp_path: Path) -> None:
+    """A tiny CLIP with random weights: the score of sample i is with prompt i."""
+    transformers = pytest.importorskip("transformers")
+    words = ["l", "o", "w", "e", "r", "lo", "lo</w>", "low</w>", "er</w>", "<unk>"]
+    words += ["<|startoftext|>", "<|endoftext|>", "r</w>", "w</w>", "o</w>"]
+    (tmp_path / "vocab.json").write_text(json.dumps({w: n for n, w in enumerate(words)}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\nl o\nlo w</w>\ne r</w>\n")
+    size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+            "num_attention_heads": 2}  # fmt: skip
+    config = transformers.CLIPConfig(
+        text_config={**size, "vocab_size": len(words), "max_position_embeddings": 20,
+                     "bos_token_id": 10, "eos_token_id": 11},
+        vision_config={**size, "image_size": 8, "patch_size": 4}, projection_dim=8,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        transformers.CLIPModel(config).save_pretrained(tmp_path)
+    tokens = transformers.CLIPTokenizer(str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    tokens.save_pretrained(tmp_path)
+    view = clip_view(tmp_path, ["low lower", "er"], "cpu")
+    images = noise(range(4), (3, 12, 16)).clamp(-1, 1)
+    scores = view.of(images, range(4))
+    assert scores.shape == (4, 1) and bool((scores >= 0).all()) and float(scores.max()) <= 100
+    assert torch.allclose(view.of(images[2:3], [2]), scores[2:3], atol=1e-4)
+    signs = clip_view(tmp_path, ["er", "low lower"], "cpu").of(images, range(4))
+    assert not torch.allclose(signs, scores, atol=1e-3)
+    assert torch.allclose(
+        clip_view(tmp_path, ["er"], "cpu").of(images, range(4))[1::2], scores[1::2], atol=1e-4
+    )
+    with pytest.raises(Ld3Error, match="expected a folder with config"):
+        clip_view(tmp_path / "nothing", ["a"], "cpu")
+    with pytest.raises(Ld3Error, match="expected a text-to-image pipeline"):
+        clip_view(tmp_path, [], "cpu")

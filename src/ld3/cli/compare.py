@@ -39,6 +39,9 @@ from ld3.cli.say import say
     flag("--full", default=None,
          help="Add set metrics: Fréchet distance, KID and others. --data asks for it, too."),
     option("--judged", type=int, help="Samples for --full.", shown="1000"),
+    option("--metrics", multiple=True, shown="all",
+           help="Set metrics of --full: frechet, frechet_accurate, kid, cmmd, precision, recall, "
+           "agreement."),
     data_option,
     network_options,
     option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1"),
@@ -52,7 +55,7 @@ def compare(file: Path | None, resume: bool, **options: Any) -> None:
     from ld3.runs.compare.run import run_compare, write_files
     from ld3.runs.compare.spec import CompareSpec
 
-    spec = CompareSpec.read(given(options, "methods", "solvers", "nfe"), file)
+    spec = CompareSpec.read(given(options, "methods", "solvers", "nfe", "metrics"), file)
     with Bar() as bar:
         comparison = run_compare(spec, bar, fresh=not resume)
         bar.clear()

@@ -46,6 +46,7 @@ class SetMetrics:
     net: FeatureNet
     count: int  # samples
     data: Reference | None
+    names: tuple[str, ...] = ()  # of metrics that :meth:`values` gives; none: all
     _memory: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -75,8 +76,11 @@ class SetMetrics:
         return cls(session, net, count, reference)
 
     def prepare(self) -> None:
-        """Fill the cache with all samples of the reference solution."""
-        for purpose in ("evaluation", "reference"):
+        """Fill the cache with all samples of the reference solution that metrics need."""
+        wanted = self._wanted
+        others = {"kid", "cmmd", "precision", "recall"} & set(wanted)
+        purposes: list[Purpose] = ["evaluation"] if "frechet_accurate" in wanted else []
+        for purpose in [*purposes, *(["reference"] if others else [])]:
             for _ in read_all(self.session, self.reference(purpose), [self.view]):
                 pass
 
@@ -101,9 +105,14 @@ class SetMetrics:
 
     def values(self, table: Table) -> Values:
         """All metrics of a table; empty if a sample is not finite."""
-        names = ["frechet_accurate", "kid", "cmmd", "precision", "recall"]
-        names = [*(["frechet"] if self.data is not None else []), *names]
-        return self.chosen(self.samples(table), [*names, *(["agreement"] * self.has_classes)])
+        return self.chosen(self.samples(table), self._wanted)
+
+    @property
+    def _wanted(self) -> list[str]:
+        names = ["frechet"] if self.data is not None else []
+        names += ["frechet_accurate", "kid", "cmmd", "precision", "recall"]
+        names += ["agreement"] if self.has_classes else []
+        return [name for name in names if not self.names or name in self.names]
 
     def chosen(self, samples: Samples, names: Sequence[str]) -> Values:
         """Metrics by name: `frechet`, and those of :data:`PAIRED` with and without `_data`; empty

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,8 @@ def prepare(session: Session, spec: CompareSpec) -> SetMetrics | None:
 
 def set_metrics_of(session: Session, spec: CompareSpec) -> SetMetrics:
     """The set metrics that a spec asks for."""
-    return SetMetrics.of(session, spec.judged, spec.features, spec.data, spec.resize)
+    sets = SetMetrics.of(session, spec.judged, spec.features, spec.data, spec.resize)
+    return replace(sets, names=spec.metrics)
 
 
 def write_files(comparison: Comparison, out: Path) -> list[Path]:
@@ -198,7 +199,7 @@ def command_of(spec: CompareSpec) -> str:
             words += _pipeline_words(value.said())
             continue
         flag = f"--{name.replace('_', '-')}"
-        text = ",".join(map(str, value)) if name in LISTS else str(value)
+        text = ",".join(map(str, value)) if name in (*LISTS, "metrics") else str(value)
         words.append(flag if value is True else f"{flag} {shlex.quote(text)}")
     return " ".join(words)
 

@@ -18,6 +18,9 @@ from ld3.teacher import Teacher
 
 TEACHER = Teacher(steps=40)
 LISTS = ("methods", "solvers", "nfe")  # options that take several values
+SET_METRICS = (
+    "frechet", "frechet_accurate", "kid", "cmmd", "precision", "recall", "agreement",
+)  # fmt: skip
 VARIANTS = ("ays-kl", "ddss-ggdm", "ld3-paper")  # of others, some very dear: a group of their own
 
 
@@ -37,6 +40,7 @@ class CompareSpec(Settings):
     features: Path | None = None
     resize: Resize | None = None
     data: Path | None = None
+    metrics: tuple[str, ...] = ()  # of sets; none: all
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     out: Path = Path("compare")
 
@@ -47,7 +51,7 @@ class CompareSpec(Settings):
         known = isinstance(options, dict) and options.get("data") is not None
         return {"full": True} | options if known else options
 
-    @field_validator("methods", "solvers", mode="before")
+    @field_validator("methods", "solvers", "metrics", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         return listed(value)
@@ -65,6 +69,9 @@ class CompareSpec(Settings):
     @model_validator(mode="after")
     def _known(self) -> Self:
         _ = self.names, self.teacher
+        for name in self.metrics:
+            if name not in SET_METRICS:
+                raise unknown("metric", name, SET_METRICS)
         check_start(self.start)
         for solver in self.made_solvers:
             for nfe in self.nfe:
