@@ -8,7 +8,10 @@ import traceback
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
 
 Args = ParamSpec("Args")
 Answer = TypeVar("Answer")
@@ -89,3 +92,21 @@ def unknown(kind: str, got: str, known: Iterable[str]) -> SpecError:
     near = get_close_matches(got, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return SpecError(f"unknown {kind} {got!r}: {hint}known: {', '.join(names)}")
+
+
+def bad_option(
+    kind: "type[BaseModel]", error: "ValidationError", noun: str = "option"
+) -> SpecError:
+    """The error for what pydantic found in options."""
+    first = error.errors()[0]
+    option = str(first["loc"][0]) if first["loc"] else "options"
+    if first["type"] == "extra_forbidden":
+        return unknown(noun, option, kind.model_fields)
+    return SpecError(f"{option}: got {str(first['input'])[:200]!r}: {first['msg']}")
+
+
+def wrong_part(error: "ValidationError") -> str:
+    """Where a file is wrong and why, for what pydantic found."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the whole file"
+    return f"{where}: {first['msg']}"

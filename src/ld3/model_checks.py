@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ld3.errors import ModelError, call_own
 from ld3.models import Cond, Model, check_output, prior, to_network
 from ld3.predictions import PREDICTIONS
-from ld3.schedules import schedule_to_json
+from ld3.schedules import ends, schedule_to_json
 from ld3.seeds import noise
 from ld3.store import digest, tensor_checksum
 
@@ -47,10 +47,7 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
             f"model: got prediction {model.prediction!r}, wanted one of {', '.join(PREDICTIONS)}"
         )
     x = prior(model, [0, 1], device)
-    ends = torch.tensor(
-        [model.schedule.t_min, model.schedule.t_max], dtype=torch.float64, device="cpu"
-    )
-    middle = model.schedule.time_at(model.schedule.lam(ends).mean())
+    middle = _time_at(model, 0.5)
     inner, told = to_network(model, x, middle)
     told.requires_grad_(learn)
     with torch.set_grad_enabled(learn):
@@ -219,8 +216,5 @@ def _is_network(value: object) -> bool:
 
 def _time_at(model: Model, share: float) -> Tensor:
     """The time at a share of the way from noise to data in lam."""
-    ends = torch.tensor(
-        [model.schedule.t_max, model.schedule.t_min], dtype=torch.float64, device="cpu"
-    )
-    first, last = model.schedule.lam(ends)
+    first, last = model.schedule.lam(ends(model.schedule))
     return model.schedule.time_at(torch.lerp(first, last, share))

@@ -196,6 +196,7 @@ def bind_network(
     again for the gradients, so that memory does not grow with the number of steps; the network must
     be deterministic (in eval mode).
     """
+    guide = getattr(model, "guide", torch.lerp)  # a model may have a rule of its own
     null = model.null(cond) if guidance != 1 else None
     both = _cat(cond, null) if guidance != 1 and guide_by == "batch" else None
 
@@ -206,7 +207,8 @@ def bind_network(
             with_cond, without = model.forward(torch.cat([x, x]), t, both).chunk(2)
         else:
             with_cond, without = model.forward(x, t, cond), model.forward(x, t, null)
-        return torch.lerp(without, with_cond, guidance)
+        out: Tensor = guide(without, with_cond, guidance)
+        return out
 
     def network(x: Tensor, t: Tensor) -> Tensor:
         inner, told = to_network(model, x, t)
@@ -295,6 +297,15 @@ def check_output(out: Tensor, x: Tensor) -> None:
         )
     if not out.is_floating_point():
         raise ModelError(f"model: got an output of dtype {out.dtype}, wanted floating point")
+
+
+def take(cond: Cond, index: Tensor | slice) -> Cond:
+    """The conditions at `index`."""
+    if cond is None:
+        return None
+    if isinstance(cond, Mapping):
+        return {name: value[index] for name, value in cond.items()}
+    return cond[index]
 
 
 def _cat(a: Cond, b: Cond) -> Cond:

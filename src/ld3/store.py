@@ -6,7 +6,7 @@ Tensors are safetensors, everything else is JSON; nothing is ever unpickled.
 
 A *proved* file also holds what it belongs to (its key) and the SHA-256 of its content. Reading it
 compares both: a flipped bit, a truncated file or the file of another key gives None, and the caller
-makes the content again.
+makes the content again. Without a folder, nothing is written and None is read.
 """
 
 import hashlib
@@ -126,14 +126,20 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise StoreError(f"{path}: not a whole safetensors file ({error})") from None
 
 
-def write_proved_json(path: Path, key: object, content: object) -> None:
+def place(folder: Path | None, name: str) -> Path | None:
+    """A file in a folder, if there is a folder."""
+    return None if folder is None else folder / name
+
+
+def write_proved_json(path: Path | None, key: object, content: object) -> None:
     """Content with its key and checksum."""
-    write_json(path, {"sha256": checksum(content), "key": key, "content": content})
+    if path is not None:
+        write_json(path, {"sha256": checksum(content), "key": key, "content": content})
 
 
-def read_proved_json(path: Path, key: object) -> Any:
+def read_proved_json(path: Path | None, key: object) -> Any:
     """The content, or None if there is none that belongs to the key and is whole."""
-    if not path.exists():
+    if path is None or not path.exists():
         return None
     with suppress(StoreError, ValueError):
         found = _parsed(read_bytes(path), path)
@@ -146,15 +152,16 @@ def read_proved_json(path: Path, key: object) -> Any:
     return None
 
 
-def write_proved_tensors(path: Path, key: object, tensors: Mapping[str, Tensor]) -> None:
+def write_proved_tensors(path: Path | None, key: object, tensors: Mapping[str, Tensor]) -> None:
     """Tensors with the digest of their key and their checksum."""
-    plain = _contiguous(tensors)
-    write_bytes(path, encode_tensors(plain, metadata=_proof(key, plain)))
+    if path is not None:
+        plain = _contiguous(tensors)
+        write_bytes(path, encode_tensors(plain, metadata=_proof(key, plain)))
 
 
-def read_proved_tensors(path: Path, key: object) -> dict[str, Tensor] | None:
+def read_proved_tensors(path: Path | None, key: object) -> dict[str, Tensor] | None:
     """The tensors, or None if there are none that belong to the key and are whole."""
-    if not path.exists():
+    if path is None or not path.exists():
         return None
     with suppress(StoreError, SafetensorError, ValueError, OSError):
         with safe_open(path, "pt") as file:

@@ -9,7 +9,17 @@ from collections.abc import Sequence
 import click
 
 from ld3 import __version__
-from ld3.cli import checkpoints, compare, evaluate, learn, lists, plans, reproduce
+from ld3.cli import (
+    begin,
+    checkpoints,
+    compare,
+    evaluate,
+    learn,
+    lists,
+    plans,
+    reproduce,
+    zoo,
+)
 from ld3.cli.say import say
 from ld3.errors import NO_MEMORY, Ld3Error, is_out_of_memory, one_line, unknown
 
@@ -25,17 +35,28 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="ld3", help="Print the version.")
-def cli() -> None:
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--version", is_flag=True, help="Print the version.")
+@click.option("--verbose", is_flag=True, help="With --version: print versions of all parts, too.")
+@click.pass_context
+def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
     """Learn the few time steps at which your diffusion or flow model should be sampled.
 
     All commands share one notation: lists with commas (--nfe 4,6), ranges of whole numbers
     (--nfe 4-10), solvers as NAME, NAME:ORDER or NAME:ORDER:VARIANT (--solver unipc:3:bh2).
     """
+    if version or verbose:
+        begin.print_versions(verbose)
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
 
 
-for module in (learn, plans, evaluate, compare, reproduce, checkpoints, lists):
+for module in (begin, learn, plans, evaluate, compare, reproduce, checkpoints, lists, zoo):
     for command in module.COMMANDS:
         cli.add_command(command)
 
@@ -44,9 +65,6 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run the command line: exit code 0, or 2 and one line for every error a user can fix."""
     try:
         code = cli.main(args=args, prog_name="ld3", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        say(error.format_message())
-        sys.exit(0)
     except click.ClickException as error:
         _fail(error.format_message().replace("\n", " "))
     except Ld3Error as error:

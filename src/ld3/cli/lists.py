@@ -24,7 +24,7 @@ def solvers(json_: bool) -> None:
             "name": name,
             "orders": list(kind.orders),
             "default_order": kind().order,
-            "variants": list(kind.variants),
+            "variants": list(filter(None, kind.variants)),
             "nfe_per_step": kind().nfe(1),
             "summary": kind.summary,
         }

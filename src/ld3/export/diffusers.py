@@ -118,6 +118,7 @@ def stock(plan: Plan) -> Stock | str:
             "algorithm_type": "dpmsolver++",
             "solver_order": plan.solver.order,
             "final_sigmas_type": "sigma_min",
+            "lower_order_final": plan.solver.variant != "full",
             "use_karras_sigmas": False,
             **predicts,
         }

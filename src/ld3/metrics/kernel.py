@@ -111,14 +111,14 @@ def polynomial_mmd(a: Tensor, b: Tensor, *, paired: bool = False) -> float:
     if not paired:
         return kids(FeatureSet.of(x), FeatureSet.of(y))[0]
     pairs = len(x) * (len(x) - 1)
-    own = sum(_total(f, f, _polynomial) - _twins(f, f) for f in (x, y))
-    return (own - 2 * (_total(x, y, _polynomial) - _twins(x, y))) / pairs
+    own = sum(_total(f, f, polynomial) - _twins(f, f) for f in (x, y))
+    return (own - 2 * (_total(x, y, polynomial) - _twins(x, y))) / pairs
 
 
 def kids(x: FeatureSet, y: FeatureSet) -> list[float]:
     """KID by all pairs of x and y; then, if x has several groups, without each of them in turn."""
-    same_y = float(pair_sums(y, y, _polynomial).sum() - _own(y).sum())
-    own, twins, across = pair_sums(x, x, _polynomial), _own(x), pair_sums(x, y, _polynomial).sum(1)
+    same_y = float(pair_sums(y, y, polynomial).sum() - _own(y).sum())
+    own, twins, across = pair_sums(x, x, polynomial), _own(x), pair_sums(x, y, polynomial).sum(1)
     m, values = len(y), []
     for keep in _kept(x.sizes):
         n = int(torch.tensor(x.sizes, device="cpu")[keep].sum())
@@ -194,7 +194,8 @@ def blocks(features: Tensor) -> list[Tensor]:
     return [features[i : i + BLOCK] for i in range(0, len(features), BLOCK)]
 
 
-def _polynomial(x: Tensor, y: Tensor) -> Tensor:
+def polynomial(x: Tensor, y: Tensor) -> Tensor:
+    """KID's k of all pairs, (n, D), (m, D) -> (n, m)."""
     return (x @ y.T / x.shape[1] + 1) ** 3
 
 

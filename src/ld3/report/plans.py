@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ld3.grids import TimeGrid
@@ -12,6 +11,7 @@ from ld3.known_grids import GRIDS, METHODS, make_grid
 from ld3.plan import Plan
 from ld3.report.figures import draw_curves, draw_grids, draw_rows
 from ld3.report.tables import significant, table_lines
+from ld3.schedules import ends
 from ld3.scores import FamilyScores, GuidanceScores, Scores, best_of
 from ld3.store import write_tensors
 from ld3.teacher import Teacher
@@ -194,8 +194,7 @@ def drawn_lines(plan: Plan, width: int = 64) -> Iterator[str]:
     if not grids:
         grids = {"this plan": plan.grid}
         grids |= {name: make_grid(name, schedule, steps) for name in GRIDS}
-    ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-    first, last = schedule.lam(ends).tolist()
+    first, last = schedule.lam(ends(schedule)).tolist()
     yield f"{'':<15}noise{'lam = log(alpha/sigma)':^{width - 9}}data"
     for name, grid in grids.items():
         marks = ["-"] * width

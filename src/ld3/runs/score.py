@@ -45,7 +45,7 @@ def run_score(
         "out": out, "batch": batch,
     }  # fmt: skip
     options |= {name: plan.learned.spec[name] for name in KEPT if name in plan.learned.spec}
-    spec = RunSpec(**{name: value for name, value in options.items() if value is not None})
+    spec = RunSpec.read(options)
     session = open_session(
         spec, spec.make_preset(_taught_nfe(plan)).teacher, Cache(spec.out / "cache"), report,
         model=None if isinstance(model, str) else model, gradients=False,

@@ -79,8 +79,10 @@ class SetMetrics:
         """Fill the cache with all samples of the reference solution that metrics need."""
         wanted = self._wanted
         others = {"kid", "cmmd", "precision", "recall"} & set(wanted)
-        purposes: list[Purpose] = ["evaluation"] if "frechet_accurate" in wanted else []
-        for purpose in [*purposes, *(["reference"] if others else [])]:
+        needed: dict[Purpose, bool] = {
+            "evaluation": "frechet_accurate" in wanted, "reference": bool(others),
+        }  # fmt: skip
+        for purpose in (purpose for purpose, asked in needed.items() if asked):
             for _ in read_all(self.session, self.reference(purpose), [self.view]):
                 pass
 

@@ -133,10 +133,8 @@ def _load_checkpoint(
     stamp = Path(name).expanduser().stat().st_mtime_ns
     whole = options.model_copy(update={"batch": PipelineOptions().batch})
     model, conditions = _opened_file(name, stamp, device, dtype, whole)
-    check_model(model, learn=learn, device=device)
-    digest = fingerprint(model, device) if model.digest is None else model.digest
     said = None if whole == PipelineOptions() else options
-    return Loaded(model, name, digest, identity_of(model, device), conditions, said)
+    return of_model(model, name, device, learn, conditions, said)
 
 
 @lru_cache(maxsize=1)
@@ -168,9 +166,7 @@ def _load_pipeline(
     model = replace(_opened(path, stamp, device, dtype, whole), latents=options.latents)
     if dtype not in (None, model.dtype):
         raise SpecError(f"dtype: got {dtype}, but the network was loaded in {model.dtype}")
-    check_model(model, learn=learn, device=device)
-    identity = identity_of(model, device)
-    return Loaded(model, name, model.digest, identity, model.parts.conditions, options)
+    return of_model(model, name, device, learn, model.parts.conditions, options)
 
 
 @lru_cache(maxsize=1)
@@ -182,12 +178,19 @@ def _opened(
     return of_pipeline(open_pipeline(path, dtype), options, device)
 
 
-def of_model(model: Model, name: str, device: str = "cpu", learn: bool = True) -> Loaded:
-    """A model of one's own, checked; `learn` asks for gradients, too."""
+def of_model(
+    model: Model,
+    name: str,
+    device: str = "cpu",
+    learn: bool = True,
+    conditions: str = "",
+    options: PipelineOptions | None = None,
+) -> Loaded:
+    """A model that is at hand, checked; `learn` asks for gradients, too."""
     check_device(device)
     check_model(model, learn=learn, device=device)
     digest = fingerprint(model, device) if model.digest is None else model.digest
-    return Loaded(model, name, digest, identity_of(model, device))
+    return Loaded(model, name, digest, identity_of(model, device), conditions, options)
 
 
 def check_device(device: str) -> None:

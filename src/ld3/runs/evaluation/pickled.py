@@ -13,14 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ld3.errors import StoreError
-from ld3.zoo.checkpoints.pickles import (
-    BadFile,
-    Machine,
-    Made,
-    Region,
-    mapping,
-    read_bytes_value,
-)
+from ld3.zoo.checkpoints.pickled_values import mapping, read_bytes_value
+from ld3.zoo.checkpoints.pickles import Machine, Made
+from ld3.zoo.checkpoints.regions import BadFile, Region
 
 ORDERS = {"<": "<", ">": ">", "|": "|", "=": "<"}
 KINDS = ("f2", "f4", "f8", "i4", "i8", "u1")

@@ -10,9 +10,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ld3.errors import unknown
+from ld3.errors import bad_option, unknown
 from ld3.experiment import Experiment, Options
-from ld3.runs.spec import spec_error
 from ld3.store import read_text, read_toml
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -60,4 +59,4 @@ def checked(kind: type[Kind], options: Options) -> Kind:
     try:
         return kind(**options)
     except ValidationError as error:
-        raise spec_error(kind, error) from None
+        raise bad_option(kind, error) from None

@@ -15,7 +15,9 @@ from ld3.options import PipelineOptions
 from ld3.store import write_parts
 from ld3.zoo.checkpoints import dmpg, edm_files, latent, openai_files
 from ld3.zoo.checkpoints.families import Description, Family
-from ld3.zoo.checkpoints.reader import CONFIG, SAFE_DTYPES, Checkpoint, read_checkpoint
+from ld3.zoo.checkpoints.reader import read_checkpoint
+from ld3.zoo.checkpoints.safetensors_files import CONFIG, SAFE_DTYPES
+from ld3.zoo.checkpoints.tensors import Checkpoint
 
 SUFFIXES = (".pkl", ".pt", ".pth", ".ckpt", ".safetensors")
 FAMILIES: tuple[Family, ...] = (

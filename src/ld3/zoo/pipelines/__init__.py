@@ -20,7 +20,17 @@ from ld3.errors import SpecError, unknown
 from ld3.options import CAPTIONS, NetTime, PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule
-from ld3.zoo.pipelines import class_latents, dits, unets
+from ld3.zoo.pipelines import (
+    class_latents,
+    dits,
+    flux2,
+    hunyuan_video,
+    ltx,
+    lumina2,
+    qwen_image,
+    unets,
+    z_image,
+)
 from ld3.zoo.pipelines.model import Parts, PipelineModel, check_net_time
 from ld3.zoo.pipelines.noise import read_noise
 
@@ -53,6 +63,13 @@ FAMILIES = {
     "FluxPipeline": Family(dits.flux, FLOW | {"embedded_guidance"}),
     "SanaPipeline": Family(dits.sana, FLOW),
     "WanPipeline": Family(dits.wan, FLOW | {"frames"}),
+    "QwenImagePipeline": Family(qwen_image.parts, FLOW),
+    "Flux2Pipeline": Family(flux2.distilled, FLOW | {"embedded_guidance"}),
+    "Flux2KleinPipeline": Family(flux2.klein, FLOW),
+    "ZImagePipeline": Family(z_image.parts, FLOW),
+    "Lumina2Pipeline": Family(lumina2.parts, FLOW),
+    "HunyuanVideoPipeline": Family(hunyuan_video.parts, FLOW | {"frames", "embedded_guidance"}),
+    "LTXPipeline": Family(ltx.parts, FLOW | {"frames"}),
 }
 """By class of pipeline. Subclasses count, too."""
 
@@ -179,7 +196,7 @@ def unsupported(name: str) -> SpecError:
 def _noise(pipe: Any, rectified: bool, parts: Parts) -> tuple[Schedule, Prediction]:
     if rectified:
         return Flow(), "reverse-flow"
-    return read_noise(pipe.scheduler, parts.tokens)
+    return read_noise(pipe.scheduler, parts.tokens, parts.mu)
 
 
 def _weights(parts: Parts) -> dict[str, Tensor]:
