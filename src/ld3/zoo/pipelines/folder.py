@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from ld3.errors import Ld3Error, ModelError, SpecError
+from ld3.errors import NO_MEMORY, Ld3Error, ModelError, SpecError, is_out_of_memory
 from ld3.store import read_json
 from ld3.zoo.pipelines import FAMILIES, unsupported
 from ld3.zoo.pipelines.class_latents import ClassLatentPipeline
@@ -60,8 +60,9 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
                 f"diffusers:{name}: {kind} wants a package that is not there ({_line(error)}); "
                 "pip install 'ld3[diffusers]'"
             ) from None
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            raise ModelError(f"diffusers:{name}: cannot be loaded ({_line(error)})") from None
+        except Exception as error:  # damaged configs make diffusers fail in any way
+            reason = NO_MEMORY if is_out_of_memory(error) else _line(error)
+            raise ModelError(f"diffusers:{name}: cannot be loaded ({reason})") from None
 
 
 def _class(diffusers: Any, kind: str) -> Any:
