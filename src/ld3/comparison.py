@@ -8,7 +8,7 @@ import io
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ld3.errors import StoreError, wrong_part
 from ld3.scores import Number
@@ -19,6 +19,18 @@ Count = Annotated[int, Field(ge=0)]
 Png = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$", max_length=4_000_000)]  # base64
 Kind = Literal["handmade", "published", "searched", "learned"]
 Gain = Literal["gain", "none", "worse", ""]
+
+
+def _with_shape(model: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(model.get("shape", []), list):
+        raise ValueError("shape should be a list")
+    return model
+
+
+def _with_accurate(teacher: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(teacher.get("accurate", {}), dict):
+        raise ValueError("accurate should be an object")
+    return teacher
 
 
 class _Part(BaseModel):
@@ -117,8 +129,8 @@ class Comparison(_Part):
     format: Literal["ld3-compare-1"] = "ld3-compare-1"
     command: Text
     spec: dict[Text, Any]
-    model: dict[Text, Any]
-    teacher: dict[Text, Any]
+    model: Annotated[dict[Text, Any], AfterValidator(_with_shape)]
+    teacher: Annotated[dict[Text, Any], AfterValidator(_with_accurate)]
     seeds: dict[Text, Text]  # what each range of seeds was used for
     versions: dict[Text, Text]
     metrics: list[Metric]
