@@ -38,7 +38,7 @@ from ld3.cli.say import say
     option("--judged", type=int, help="Samples for --full.", shown="1000"),
     option("--features", type=FILE, shown="the model's, if it is in `ld3 models`",
            help="Feature network for --full: Inception weights (.safetensors) or TorchScript "
-           "(.pt)."),
+           "(.pt). For point clouds: .safetensors with real ones, `clouds` (n, points, 3)."),
     option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1"),
 )  # fmt: skip
 @run_options(("unipc:3:bh1", "logsnr", "40"), ("Folder of results and their cache.", "compare"))

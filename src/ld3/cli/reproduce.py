@@ -33,7 +33,7 @@ from ld3.errors import SpecError
     type=FILE,
     shown="none",
     help="Feature network for a model of your own: Inception weights (.safetensors) or "
-    "TorchScript (.pt).",
+    "TorchScript (.pt). For point clouds: .safetensors with real ones, `clouds` (n, points, 3).",
 )
 @device_option()
 @option(
