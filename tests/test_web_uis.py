@@ -120,6 +120,9 @@ def test_which_plan_is_nearest(capsys: pytest.CaptureFixture[str]) -> None:
         if asked is top:
             assert (last, first) == wanted
     assert "all 12 steps" in capsys.readouterr().out
+    clean = torch.tensor([0.01, plans[0]["sigmas"][-1]])
+    x = torch.ones(2, 3)
+    assert ld3_sampler.sample_ld3(plans, lambda x, s: 0 * x, x, clean) is x  # nothing to remove
     for sigmas in (torch.tensor([10.0, 3.0, 1.0]), top[:5]):
         with pytest.raises(ValueError, match="take them from the same plan"):
             ld3_plans.nearest_part(plans, sigmas, True)
@@ -189,6 +192,10 @@ def test_denoisers_of_kdiffusion_are_checked() -> None:
     ):
         with pytest.raises(ValueError, match="use a plan that was learned for this model"):
             ld3_model.check_model(content, wrong)
+    flow = record(make_plan("flow", prediction="flow"))
+    ld3_model.check_model(flow, denoiser_of("", trained))
+    with pytest.raises(ValueError, match="got one that predicts another quantity"):
+        ld3_model.check_model(flow, denoiser_of("", own))
 
 
 # ---- AUTOMATIC1111 and Forge
@@ -220,6 +227,11 @@ def test_every_setting_of_the_web_ui_samples(
         )
         return found
 
+    trained = level(plans[0], (torch.arange(1000).double() + 1) / 1000)
+    words = {"n": 5, "sigma_min": 0.03, "sigma_max": 14.6, "device": "cpu"}
+    schedules["LD3 x"](inner_model=denoiser_of("eps", trained), **words)
+    with pytest.raises(ValueError, match="got one that predicts v at"):
+        schedules["LD3 x"](inner_model=denoiser_of("v", trained), **words)
     eight = Spy.of(plans[1])
     nine = sigmas(9)
     hires = int(8 / 0.7)
@@ -248,7 +260,8 @@ def test_an_extension_for_all_plans(tmp_path: Path, capsys: pytest.CaptureFixtur
         script, file = export_plans("a1111-pack", [plan], tmp_path, Wish(name=name)).files
         assert file == tmp_path / "ld3_plans" / "plans" / f"{name}.json"
     (tmp_path / "ld3_plans" / "plans" / "broken.json").write_text('{"plans": [')
-    (tmp_path / "ld3_plans" / "plans" / "other.json").write_text('{"format": "x", "plans": []}')
+    other = {"format": "x", "name": "other", "plans": [record(plans["one"])]}
+    (tmp_path / "ld3_plans" / "plans" / "other.json").write_text(json.dumps(other))
     samplers, schedules = registered(script)
     assert set(samplers) == set(schedules) == {"LD3 one", "LD3 two"}
     said = capsys.readouterr().out
@@ -373,6 +386,31 @@ def test_one_node_for_all_plans(tmp_path: Path) -> None:
         assert len(load_plan(node, flow, "flow", Model(flow, spy.output), denoise=0.0)[2]) == 0
 
 
+def test_plan_files_among_the_models(tmp_path: Path) -> None:
+    """ComfyUI's folder models/ld3 is read besides the pack's own."""
+    paths = ModuleType("folder_paths")
+    known: list[str] = []
+    paths.__dict__.update(
+        models_dir=str(tmp_path / "models"),
+        add_model_folder_path=lambda name, path: known.append(path),
+        get_folder_paths=lambda name: known,
+    )
+    for name, plan in {"one": make_plan(), "two": make_plan(steps=7)}.items():
+        export_plans("comfyui-pack", [plan], tmp_path, Wish(name=name))
+    (tmp_path / "models" / "ld3").mkdir(parents=True)
+    own = tmp_path / "ld3_plans" / "plans" / "two.json"
+    own.rename(tmp_path / "models" / "ld3" / "two.json")
+    with with_modules({**modules(), "folder_paths": paths}):
+        module = load_file(tmp_path / "ld3_plans" / "__init__.py", "exported_pack")
+        assert module.choices() == (["one", "two"], ["5", "7"])
+        assert module.valid("two", "7") is True
+    (tmp_path / "models" / "ld3" / "two.json").unlink()
+    (tmp_path / "ld3_plans" / "plans" / "one.json").unlink()
+    module = load_file(tmp_path / "ld3_plans" / "__init__.py", "exported_pack")
+    assert module.choices() == (["none"], ["0"])  # and the node can be looked at all the same
+    assert "put files of `ld3 export --to comfyui-pack` there" in module.valid("none", "0")
+
+
 def test_lists_of_ksampler(tmp_path: Path) -> None:
     """Each plan is a scheduler and a sampler, where ComfyUI has such lists."""
     plan = make_plan("sd", steps=6)
@@ -393,6 +431,10 @@ def test_lists_of_ksampler(tmp_path: Path) -> None:
         model = Model(plan, spy.output)
         sigmas = samplers.SCHEDULER_HANDLERS["ld3_my_plan"].handler(model.model_sampling, 6)
         found = sample_custom(model, KSAMPLER(sampling.sample_ld3_my_plan), sigmas, spy.noise)
+        assert spy.loss(found) < 1e-4
+        sampler = KSAMPLER(sampling.sample_ld3_my_plan)  # as two nodes KSamplerAdvanced do
+        middle = sample_custom(model, sampler, sigmas[:4], spy.noise)
+        found = sample_custom(model, sampler, sigmas[3:], torch.zeros_like(spy.noise), middle)
         assert spy.loss(found) < 1e-4
         other = Model(make_plan("flow", prediction="flow"), spy.output).model_sampling
         with pytest.raises(ValueError, match="use a plan that was learned for this model"):

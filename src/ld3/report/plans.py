@@ -54,6 +54,19 @@ def learned_lines(plan: Plan) -> Iterator[str]:
 
 
 def _notes(plan: Plan, sets: bool) -> Iterator[str]:
+    learned = plan.learned
+    if learned.distance:
+        yield f"Distance: {learned.distance}."
+    if learned.secant:
+        yield (
+            f"Slopes in time are secants over {learned.secant:g} in lam: the network ripples in "
+            f"time (roughness {learned.starts.roughness:.2f})."
+        )
+    if learned.evaluations:
+        yield (
+            f"Cost: {learned.evaluations:,} network evaluations to learn, "
+            f"{learned.teacher_evaluations:,} for the teacher's pairs."
+        )
     if plan.learned.reference:
         reference = Teacher(**plan.learned.reference).title
         yield f"Reference solution: {reference}."

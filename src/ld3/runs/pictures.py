@@ -1,4 +1,4 @@
-"""Pictures of a plan: the same noise by reference, best known grid and plan; and its times."""
+"""Images of a plan: the same noise by reference, default grid, best known grid and plan."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ld3.images import as_images
-from ld3.known_grids import METHODS, make_grid
+from ld3.known_grids import METHODS, default_grid, make_grid
 from ld3.models import Model
 from ld3.plan import Plan
 from ld3.report.figures import draw_rows
@@ -17,7 +17,7 @@ from ld3.seeds import seeds_for
 from ld3.table import Table, TunedSolver
 from ld3.teacher import Teacher, sample_table
 
-SHOWN = 12
+SHOWN = 8
 
 
 def write_pictures(
@@ -28,15 +28,20 @@ def write_pictures(
     if scores:
         best = best_of(scores, METHODS)
         own = model_of_plan(plan, device, model=model).model
-        grid = make_grid(best, own.schedule, len(plan.times) - 1)
         reference = Teacher(**plan.learned.reference)
-        tables = {
-            f"reference, {reference.nfe}": reference.table(own.schedule, own.prediction),
-            f"{best}, {plan.nfe}": TunedSolver(plan.make_solver(), grid).table(
-                own.schedule, own.prediction
-            ),
-            f"learned, {plan.nfe}": plan.table(),
-        }
+
+        def known(name: str) -> Table:
+            grid = make_grid(name, own.schedule, len(plan.times) - 1)
+            return TunedSolver(plan.make_solver(), grid).table(own.schedule, own.prediction)
+
+        usual = default_grid(own.schedule)
+        grids = {f"default grid: {usual}": usual} | {f"best known grid: {best}": best}
+        if usual == best:
+            grids = {f"default and best known grid: {best}": best}
+        exact = reference.table(own.schedule, own.prediction)
+        tables = {f"reference, {reference.nfe} evaluations": exact}
+        tables |= {f"{label}, {plan.nfe}": known(name) for label, name in grids.items()}
+        tables |= {f"learned, {plan.nfe}": plan.table()}
 
         def draw(table: Table) -> Tensor:
             seeds = seeds_for("pictures", SHOWN)
