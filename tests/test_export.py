@@ -590,7 +590,7 @@ def test_wrong_sigmas_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for part in (right, right["if_the_server_shifts"]):
         part["sigmas"][1] *= 1.001
         monkeypatch.setattr(ld3.export.sigmas, "request", lambda plan: right)
-        with pytest.raises(ExportError, match="expected those of the plan"):
+        with pytest.raises(ExportError, match="expected the plan's"):
             export_plans("sigmas", [plan], tmp_path)
         part["sigmas"][1] /= 1.001
     export_plans("sigmas", [plan], tmp_path)
