@@ -32,6 +32,10 @@ class ExportError(Ld3Error):
     """An exported plan that does not do, in the tool at hand, what it was learned to do."""
 
 
+class EndedElsewhere(Ld3Error):
+    """Another rank has said why all of them end."""
+
+
 def unknown(kind: str, got: str, known: Iterable[str]) -> SpecError:
     """The error for a name that is not in a registry, with the nearest known one."""
     names = sorted(known)

@@ -9,10 +9,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ld3.errors import Ld3Error, SpecError, StoreError
 from ld3.learner.course import Course
@@ -20,6 +22,7 @@ from ld3.learner.learn import Progress, learn_course
 from ld3.learner.recipes import Recipe
 from ld3.learner.state import State
 from ld3.runs.progress import Interrupted, Report
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.store import read_proved_tensors, write_bytes, write_proved_tensors
 
 SO_FAR = "plan-so-far.json"
@@ -37,6 +40,7 @@ class Descent:
     save_so_far: Callable[[Progress], None]  # called when a run is interrupted
     tensorboard: bool = False
     watch: Callable[[str, Progress], None] = lambda start, progress: None  # each iteration
+    ranks: Ranks = ALONE
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
                 None if descent.folder is None else descent.folder / f"state-{number}.safetensors"
             )
             key = {"run": dict(descent.key), "start": name}
-            tensors = None if file is None else read_proved_tensors(file, key)
+            tensors = descent.ranks.first_tensors(partial(_state, file, key))
             losses[name] = [] if tensors is None else tensors.pop("losses").tolist()
             state = None if tensors is None else State.from_tensors(tensors)
             log.cut(name, 0 if state is None else state.iteration)
@@ -124,6 +128,10 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
     spent = sum(end.state.evaluations for end in ends.values())
     finite = tuple(loss for loss in losses[best] if math.isfinite(loss))
     return Reached(ends[best], best, spent, finite)
+
+
+def _state(file: Path | None, key: Mapping[str, Any]) -> dict[str, Tensor] | None:
+    return None if file is None else read_proved_tensors(file, key)
 
 
 def _losses(last: Progress) -> str:

@@ -37,6 +37,7 @@ from ld3.runs.plans import (
     versions,
 )
 from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.run import Run
 from ld3.runs.session import mean, open_session, reference_for
 from ld3.runs.spec import RunSpec
@@ -69,6 +70,7 @@ class _Family:
     spec: RunSpec
     singles: tuple[Run, ...]  # one per number of evaluations, all with the same teacher
     first: Run  # with the recipe and the folder of the family
+    folder: Path
 
     @property
     def steps(self) -> list[int]:
@@ -89,14 +91,14 @@ def run_family(
     model: Model | None = None,
     *,
     solver: Solver | None = None,
+    ranks: Ranks = ALONE,
 ) -> FamilyResult:
     """Learn one family for all numbers of evaluations of a range; an unfinished run goes on."""
-    family = _family(spec, report, fresh, model, solver)
-    folder = family.first.folder
-    assert folder is not None
-    sweep(folder)
-    if fresh:
-        for file in ("result.json", "state-0.safetensors"):
+    family = _family(spec, report, fresh, model, solver, ranks)
+    folder = family.folder
+    if ranks.is_first:
+        sweep(folder)
+        for file in ("result.json", "state-0.safetensors") if fresh else ():
             (folder / file).unlink(missing_ok=True)
     plan = _learned(family)
     try:
@@ -104,15 +106,21 @@ def run_family(
     except KeyboardInterrupt:
         raise Interrupted(how_to_go_on(folder)) from None
     if spec.refine:
-        plan.save(folder / "plan.json")
+        _save(plan, family, "plan.json")
         plan = _refined(plan, family, fresh)
-    plan.save(folder / "plan.json")
-    (folder / SO_FAR).unlink(missing_ok=True)
+    _save(plan, family, "plan.json")
+    if ranks.is_first:
+        (folder / SO_FAR).unlink(missing_ok=True)
     return FamilyResult(plan, folder)
 
 
 def _family(
-    spec: RunSpec, report: Report, fresh: bool, model: Model | None, solver: Solver | None
+    spec: RunSpec,
+    report: Report,
+    fresh: bool,
+    model: Model | None,
+    solver: Solver | None,
+    ranks: Ranks,
 ) -> _Family:
     if spec.family is None:
         raise SpecError("family: got none, expected a range such as --nfe 4-10")
@@ -125,7 +133,7 @@ def _family(
         raise SpecError(f"nfe: got {low}-{high}, expected a range with several step counts")
     alone = spec.model_copy(update={"family": None, "refine": False})
     teacher = alone.make_preset(counts[-1]).teacher
-    cache = Cache(spec.out / "cache", time.time() if fresh else 0.0)
+    cache = Cache.open(spec.out / "cache", time.time() if fresh else 0.0, ranks)
     session = open_session(
         spec, teacher, cache, report, model=model, gradients=not spec.gradient_free
     )
@@ -133,21 +141,22 @@ def _family(
     singles = tuple(make_run(alone, session, nfe, solver) for nfe in counts)
     first = replace(singles[0], preset=for_family(singles[0].preset))
     key = {**first.key, "family": counts}
-    folder = run_folder(spec, first).parent
     name = run_folder(spec, first).name.rsplit("-", 1)[0]
-    return _Family(spec, singles, first.stored(folder / f"{name}-{digest(key)}"))
+    folder = spec.out / f"{name}-{digest(key)}"
+    return _Family(spec, singles, first.stored(folder), folder)
 
 
 def _learned(family: _Family) -> Plan:
-    run, file = family.first, _file(family, "result.json")
+    run, file = family.first, family.folder / "result.json"
     key = {**run.key, "family": family.steps}
-    content = read_proved_json(file, key)
+    content = run.session.ranks.first(lambda: read_proved_json(file, key))
     if content is None:
         content = _descended(family, key)
-        write_proved_json(file, key, content)
+        if run.session.ranks.is_first:
+            write_proved_json(file, key, content)
     plan = _plan(family, content)
-    if not _file(family, "plan.json").exists():
-        plan.save(_file(family, SO_FAR))
+    if not (family.folder / "plan.json").exists():
+        _save(plan, family, SO_FAR)
     return plan
 
 
@@ -171,10 +180,13 @@ def _descended(family: _Family, key: Mapping[str, Any]) -> dict[str, Any]:
         }
 
     def so_far(final: Progress) -> None:
-        _plan(family, content(final, final.state.evaluations)).save(_file(family, SO_FAR))
+        _save(_plan(family, content(final, final.state.evaluations)), family, SO_FAR)
 
     recipe, report = run.preset.recipe, run.session.report
-    descent = Descent(recipe, run.seed, key, run.folder, report, so_far, family.spec.tensorboard)
+    descent = Descent(
+        recipe, run.seed, key, run.folder, report, so_far, family.spec.tensorboard,
+        ranks=run.session.ranks,
+    )  # fmt: skip
     reached = descend(descent, {best: course})
     return content(reached.final, reached.evaluations)
 
@@ -217,15 +229,12 @@ def _best_bump(
     what that cost."""
     student = Student(problems[0])
     asked = sorted({problems[i].steps for i in (0, len(problems) // 2, -1)})
+    starts: list[Values] = [parameters.start_values(*bump) for bump in BUMPS.values()]
+    tables = [parameters.table(values, steps) for values in starts for steps in asked]
+    each = student.mean_losses(tables, limit=SCREEN, power=run.preset.recipe.power)
     losses: dict[str, list[float]] = {}
-    for done, (name, bump) in enumerate(BUMPS.items()):
-        values: Values = parameters.start_values(*bump)
-        losses[name] = [
-            student.mean_loss(
-                parameters.table(values, steps), limit=SCREEN, power=run.preset.recipe.power
-            )
-            for steps in asked
-        ]
+    for done, name in enumerate(BUMPS):
+        losses[name] = [next(each) for _ in asked]
         run.session.report("trying starts", done + 1, len(BUMPS))
     lowest = [min(column) for column in zip(*losses.values(), strict=True)]
 
@@ -242,12 +251,10 @@ def _scored(plan: Plan, family: _Family) -> Plan:
     rows = {}
     for done, single in enumerate(family.singles):
         session, solver, steps = single.session, single.solver, single.steps
-        known = {
-            name: _distance(single, known_table(session, solver, steps, name), family)
-            for name in GRIDS
-        }
+        tables = {name: known_table(session, solver, steps, name) for name in GRIDS}
+        own, *others = _distances(single, [plan.at(single.nfe).table(), *tables.values()], family)
+        known = dict(zip(tables, others, strict=True))
         best = min(known, key=lambda name: known[name])
-        own = _distance(single, plan.at(single.nfe).table(), family)
         rows[str(single.nfe)] = FamilyScores(
             nfe=single.nfe, best_grid=best, known=known[best], family=own
         )
@@ -255,10 +262,10 @@ def _scored(plan: Plan, family: _Family) -> Plan:
     return plan.model_copy(update={"scores": rows})
 
 
-def _distance(single: Run, table: Table, family: _Family) -> float:
+def _distances(single: Run, tables: Sequence[Table], family: _Family) -> list[float]:
     """To the teacher on held-out noise; infinite if a sample is not finite."""
-    found = single.session.score(table, family.spec.held_out)
-    return mean(found["distance"]) if found else math.inf
+    each = single.session.scores(tables, family.spec.held_out)
+    return [mean(found["distance"]) if found else math.inf for found in each]
 
 
 def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
@@ -268,7 +275,7 @@ def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
         start = plan.at(single.nfe).model_copy(update={"scores": {}, "learned": Provenance()})
         run = replace(single, start=start)
         alone = family.spec.model_copy(update={"family": None})
-        own = finish(run.stored(run_folder(alone, run)), alone, fresh).plan
+        own = finish(run, alone, fresh).plan
         members.append(
             Member(
                 nfe=own.nfe,
@@ -277,12 +284,12 @@ def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
                 corrections=own.corrections,
             )
         )
-        row, distance = rows[str(single.nfe)], _distance(single, own.table(), family)
+        row, (distance,) = rows[str(single.nfe)], _distances(single, [own.table()], family)
         rows[str(single.nfe)] = row.model_copy(update={"refined": distance})
     (shown,) = (member for member in members if member.nfe == plan.nfe)
     return plan.model_copy(update={**dict(shown), "members": members, "scores": rows})
 
 
-def _file(family: _Family, name: str) -> Path:
-    assert family.first.folder is not None
-    return family.first.folder / name
+def _save(plan: Plan, family: _Family, name: str) -> None:
+    if family.first.session.ranks.is_first:
+        plan.save(family.folder / name)

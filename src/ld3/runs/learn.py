@@ -17,6 +17,7 @@ from ld3.runs.cache import Cache
 from ld3.runs.descent import SO_FAR, how_to_go_on
 from ld3.runs.plans import held_out_scores, plan_of, with_rounding
 from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.run import Learned, Run, learn_run, read_start
 from ld3.runs.session import Session, open_session, reference_for
 from ld3.runs.spec import RunSpec
@@ -47,13 +48,14 @@ def run_learn(
     *,
     solver: Solver | None = None,
     distance: Distance | None = None,
+    ranks: Ranks = ALONE,
 ) -> Iterator[LearnResult]:
     """Learn a plan for each number of evaluations; unfinished runs are resumed.
 
     `model`, `solver` and `distance` are objects to use instead of the names in the spec. `fresh`
-    begins anew: pairs and scores are made again, too.
+    begins anew: pairs and scores are made again, too. `ranks` share the work; rank 0 writes.
     """
-    cache = Cache(spec.out / "cache", time.time() if fresh else 0.0)
+    cache = Cache.open(spec.out / "cache", time.time() if fresh else 0.0, ranks)
     session = None
     for nfe in spec.nfe:
         preset = spec.make_preset(nfe)
@@ -67,7 +69,7 @@ def run_learn(
             preset.teacher, reference_for(preset.teacher, spec.reference_steps)
         )
         run = make_run(spec, own, nfe, solver)
-        yield finish(run.stored(run_folder(spec, run)), spec, fresh)
+        yield finish(run, spec, fresh)
 
 
 def make_run(spec: RunSpec, session: Session, nfe: int, solver: Solver | None = None) -> Run:
@@ -87,15 +89,16 @@ def run_folder(spec: RunSpec, run: Run) -> Path:
 
 
 def finish(run: Run, spec: RunSpec, fresh: bool = False) -> LearnResult:
-    """Learn, score, and write the plan."""
-    folder = run.folder
-    assert folder is not None
-    if fresh:
+    """Learn, score, and write the plan, to a folder of its own."""
+    folder, writes = run_folder(spec, run), run.session.ranks.is_first
+    run = run.stored(folder)
+    if fresh and writes:
         for file in ("result.json", "starts.json", *(f"state-{n}.safetensors" for n in range(9))):
             (folder / file).unlink(missing_ok=True)
 
     def save_so_far(learned: Learned) -> None:
-        plan_of(run, learned, spec, {}).save(folder / SO_FAR)
+        if writes:
+            plan_of(run, learned, spec, {}).save(folder / SO_FAR)
 
     learned = learn_run(run, save_so_far, spec.tensorboard)
     if not (folder / "plan.json").exists():
@@ -105,8 +108,9 @@ def finish(run: Run, spec: RunSpec, fresh: bool = False) -> LearnResult:
     except KeyboardInterrupt:
         raise Interrupted(how_to_go_on(folder)) from None
     plan = with_rounding(plan_of(run, learned, spec, scores), run.session, spec.held_out)
-    plan.save(folder / "plan.json")
-    (folder / SO_FAR).unlink(missing_ok=True)
+    if writes:
+        plan.save(folder / "plan.json")
+        (folder / SO_FAR).unlink(missing_ok=True)
     return LearnResult(plan, folder, scores)
 
 
@@ -160,7 +164,7 @@ def learn(
         if recipe is not None and not isinstance(recipe, dict):
             run = run.with_recipe(recipe)
         if out is not None:
-            return finish(run.stored(run_folder(spec, run)), spec).plan
+            return finish(run, spec).plan
         learned = learn_run(run)
         scores = held_out_scores(run, learned, held_out, 0) if held_out else {}
         return plan_of(run, learned, spec, scores)

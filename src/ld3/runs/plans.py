@@ -13,7 +13,7 @@ from ld3.known_grids import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.learner.presets import Preset
 from ld3.learner.starts import Starts
 from ld3.plan import ModelPart, Plan, Provenance, SolverPart, StartsPart, TablePart, rows_of
-from ld3.runs.run import Learned, Run
+from ld3.runs.run import Learned, Run, recipe_facts
 from ld3.runs.session import Session, means
 from ld3.runs.set_metrics import SetMetrics
 from ld3.runs.spec import Settings
@@ -122,8 +122,9 @@ def _with_frechet(
 def score_tables(session: Session, tables: Mapping[str, Table], held_out: int) -> dict[str, Scores]:
     """Means over held-out noise; a table whose samples are not finite has none."""
     scores = {}
-    for done, (name, table) in enumerate(tables.items()):
-        found = means(session.score(table, held_out))
+    each = session.scores(list(tables.values()), held_out)
+    for done, (name, errors) in enumerate(zip(tables, each, strict=True)):
+        found = means(errors)
         if found:
             scores[name] = Scores(
                 distance=found["distance"],
@@ -172,10 +173,9 @@ def options_of(spec: Settings) -> dict[str, Any]:
 
 def preset_facts(preset: Preset) -> dict[str, Any]:
     """A preset as JSON holds it."""
-    recipe = {k: None if v == math.inf else v for k, v in vars(preset.recipe).items()}
     return {
         "algorithm": type(preset.recipe).__name__,
-        "recipe": recipe,
+        "recipe": recipe_facts(preset.recipe),
         "train": preset.train,
         "valid": preset.valid,
         "teacher": asdict(preset.teacher),

@@ -17,7 +17,7 @@ from ld3.known_grids import make_grid
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, solver_parameters
 from ld3.learner.presets import Preset
-from ld3.learner.recipes import Recipe
+from ld3.learner.recipes import GaussNewton, Recipe
 from ld3.learner.starts import Starts, find_starts, with_secant
 from ld3.plan import Plan, rows_of, tensor_of
 from ld3.problem import SECANT, Problem, Student
@@ -25,6 +25,7 @@ from ld3.runs.descent import Descent, descend
 from ld3.runs.session import Session, table_key
 from ld3.runs.spec import steps_of
 from ld3.searches.registry import find
+from ld3.share import alone
 from ld3.solvers import SOLVERS, Solver
 from ld3.store import digest, read_proved_json, sweep, write_proved_json
 from ld3.table import TunedSolver
@@ -47,8 +48,8 @@ class Run:
     folder: Path | None = None
 
     def stored(self, folder: Path) -> "Run":
-        """The same run with a folder for its files."""
-        return replace(self, folder=folder)
+        """The same run with a folder for its files, which rank 0 writes."""
+        return replace(self, folder=folder if self.session.ranks.is_first else None)
 
     def with_recipe(self, recipe: Recipe) -> "Run":
         return replace(self, preset=replace(self.preset, recipe=recipe))
@@ -70,7 +71,10 @@ class Run:
             "guidance": list(self.scales),
             "solver": solver_key(self.solver, self.session, self.steps),
             "steps": self.steps,
-            "recipe": recipe_key(self.preset),
+            "recipe": {
+                "algorithm": type(self.preset.recipe).__name__,
+                **recipe_facts(self.preset.recipe),
+            },
             "pairs": [self.preset.train, self.preset.valid],
             "starts": [start, self.preset.starts],
             "slope": self.slope,
@@ -84,7 +88,7 @@ class Run:
             session.model, self.solver, self.steps, session.distance,
             session.training(self.preset.train, self.seed),
             session.validation(self.preset.valid, self.seed),
-            session.guidance, batch=session.batch,
+            session.guidance, batch=session.batch, share=session.ranks.share,
         )  # fmt: skip
 
 
@@ -116,9 +120,9 @@ def learn_run(
     file = None if run.folder is None else run.folder / "result.json"
     if file is not None:
         sweep(file.parent)
-        content = read_proved_json(file, run.key)
-        if content is not None:
-            return _from_json(content, run)
+    content = _stored(run, file)
+    if content is not None:
+        return _from_json(content, run)
     begin = time.perf_counter()
     problem = run.problem()
     starts, tuned = _starts(run, problem)
@@ -143,7 +147,7 @@ def learn_run(
 
     descent = Descent(
         run.preset.recipe, run.seed, run.key, run.folder, run.session.report, so_far, tensorboard,
-        watch,
+        watch, run.session.ranks,
     )  # fmt: skip
     reached = descend(descent, {name: partial(course, name) for name in tuned})
     result = learned(reached.final, reached.start, reached.evaluations, reached.curve)
@@ -152,10 +156,17 @@ def learn_run(
     return result
 
 
+def _stored(run: Run, file: Path | None) -> Any:
+    """What rank 0 finds in a file of the run, on every rank."""
+    return run.session.ranks.first(
+        lambda: None if file is None else read_proved_json(file, run.key)
+    )
+
+
 def _starts(run: Run, problem: Problem) -> tuple[Starts, dict[str, TunedSolver]]:
     """Where to begin, by name. What was searched for is kept in a file."""
     file = None if run.folder is None else run.folder / "starts.json"
-    content = None if file is None else read_proved_json(file, run.key)
+    content = _stored(run, file)
     if content is None:
         content = _found_starts(run, problem)
         if file is not None:
@@ -183,12 +194,9 @@ def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
         if isinstance(run.start, Plan):
             name, solver = "plan", start_from_plan(run.start, run)
         else:
-            found = find(run.start, problem, run.seed, report)
-            name, solver, spent = (
-                run.start,
-                TunedSolver(run.solver, found.tuned.grid),
-                found.evaluations,
-            )
+            found = run.session.ranks.first(lambda: _searched(run, problem, report))
+            grid = _tuned_from(found["solver"], run.solver).grid
+            name, solver, spent = str(run.start), TunedSolver(run.solver, grid), found["spent"]
         student = Student(problem)
         rough = student.roughness(solver.grid)
         rough = rough if math.isfinite(rough) else 0.0
@@ -199,6 +207,12 @@ def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
         "starts": {**asdict(starts), "losses": finite},
         "solvers": {name: _tuned_rows(solver) for name, solver in tuned.items()},
     }
+
+
+def _searched(run: Run, problem: Problem, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """What a search finds, on one rank."""
+    found = find(str(run.start), replace(problem, share=alone), run.seed, report)
+    return {"solver": _tuned_rows(found.tuned), "spent": found.evaluations}
 
 
 def start_from_plan(plan: Plan, run: Run) -> TunedSolver:
@@ -231,10 +245,12 @@ def solver_key(solver: Solver, session: Session, steps: int) -> list[Any]:
     return [*key, digest(table_key(table))]
 
 
-def recipe_key(preset: Preset) -> dict[str, Any]:
-    """The recipe as JSON holds it."""
-    words = {k: None if v == math.inf else v for k, v in vars(preset.recipe).items()}
-    return {"algorithm": type(preset.recipe).__name__, **words}
+def recipe_facts(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON holds it; without a part that is the whole batch."""
+    facts = {k: None if v == math.inf else v for k, v in vars(recipe).items()}
+    if not isinstance(recipe, GaussNewton) and recipe.part >= recipe.batch:
+        del facts["part"]
+    return facts
 
 
 def _tuned_rows_of(times: object, net_times: object, corrections: object) -> dict[str, Any]:

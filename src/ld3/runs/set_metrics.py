@@ -7,9 +7,9 @@ tenth of the samples left out, ten times, for its interval. A tenth is a run of 
 classes that are asked for in turn have their share.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from ld3.metrics import Moments, cmmd, frechet_distance, polynomial_mmd, precisi
 from ld3.models import Cond
 from ld3.runs.session import Session, batches, table_key
 from ld3.seeds import Purpose, seeds_for
+from ld3.share import Tensors
 from ld3.table import Table
 from ld3.teacher import sample_table
 from ld3.zoo.features import FeatureNet, load_features
@@ -112,25 +113,28 @@ class SetMetrics:
 
     def _seen(self, table: Table, purpose: Purpose, what: str) -> tuple[Tensor, Tensor | None]:
         """Features (n, D), and whether the class is the one asked for (n,)."""
-        features, right, done = [], [], 0
-        for found, as_asked in self._batches(table, purpose):
-            features.append(found)
-            right.append(as_asked)
-            done += len(found)
+        session, features, right, done = self.session, [], [], 0
+        parts = batches(seeds_for(purpose, self.count), session.batch)
+        for found in session.ranks.share(partial(self._batch, table), parts):
+            features.append(found["features"])
+            right += [found["right"]] if "right" in found else []
+            done += len(found["features"])
             if what:
-                self.session.report(what, done, self.count)
-        known = [part for part in right if part is not None]
-        return torch.cat(features), torch.cat(known) if known else None
+                session.report(what, done, self.count)
+        return torch.cat(features), torch.cat(right) if right else None
 
     @torch.no_grad()
-    def _batches(self, table: Table, purpose: Purpose) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _batch(self, table: Table, seeds: range) -> Tensors:
         session = self.session
-        for seeds in batches(seeds_for(purpose, self.count), session.batch):
-            sample = sample_table(
-                session.model, table, seeds, guidance=session.guidance, device=session.device
-            )
-            sample = sample.float().clamp(-1, 1)
-            yield self.net(sample).double().cpu(), self._as_asked(sample, seeds)
+        sample = sample_table(
+            session.model, table, seeds, guidance=session.guidance, device=session.device
+        )
+        sample = sample.float().clamp(-1, 1)
+        right = self._as_asked(sample, seeds)
+        return {
+            "features": self.net(sample).double().cpu(),
+            **({} if right is None else {"right": right}),
+        }
 
     def _as_asked(self, sample: Tensor, seeds: range) -> Tensor | None:
         cond: Cond = self.session.model.conditions(seeds)

@@ -143,8 +143,7 @@ def _searched(session: Session, spec: CompareSpec, cell: Cell, inside: Inside) -
     if cell.seed is not None:
         key |= {"seed": cell.seed, "pairs": [spec.pairs, spec.valid]}
 
-    def make() -> dict[str, Any]:
-        problem = _problem(session, spec, cell, steps)
+    def search(problem: Problem) -> dict[str, Any]:
         begin = time.perf_counter()
         try:
             found = find(cell.method, problem, cell.seed or 0, inside)
@@ -161,6 +160,10 @@ def _searched(session: Session, spec: CompareSpec, cell: Cell, inside: Inside) -
             "seconds": time.perf_counter() - begin,
             "curve": [float(value) for value in found.curve if math.isfinite(value)],
         }
+
+    def make() -> Any:
+        problem = _problem(session, spec, cell, steps)
+        return session.ranks.first(lambda: search(problem))
 
     content = session.cache.json("found", key, make)
     if "failed" in content:

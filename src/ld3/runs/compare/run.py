@@ -23,6 +23,7 @@ from ld3.runs.compare.spec import LISTS, CompareSpec, kind_of, needs_of, source_
 from ld3.runs.compare.statistics import block_of, featured, metrics_of
 from ld3.runs.pool import work_ahead
 from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.session import Session, open_session
 from ld3.runs.set_metrics import SetMetrics
 from ld3.schedules import schedule_to_json
@@ -32,16 +33,20 @@ Item = tuple[CompareSpec, float, Cell]  # what a worker gets
 
 
 def run_compare(
-    spec: CompareSpec, report: Report = silent, fresh: bool = False, model: Model | None = None
+    spec: CompareSpec,
+    report: Report = silent,
+    fresh: bool = False,
+    model: Model | None = None,
+    ranks: Ranks = ALONE,
 ) -> Comparison:
     """Compare all methods on one model; what was finished before is read, not run.
 
     `model` is an object to use instead of the one that `spec.model` names; `fresh` makes everything
-    again, pairs and scores too.
+    again, pairs and scores too. `ranks` share the work inside each cell.
     """
     cells, since = cells_of(spec), time.time() if fresh else 0.0
     try:
-        session = compare_session(spec, report, since, model)
+        session = compare_session(spec, report, since, model, ranks)
         session.cache.sweep()
         sets = prepare(session, spec)
         if spec.jobs > 1 and model is None:
@@ -58,10 +63,15 @@ def run_compare(
 
 
 def compare_session(
-    spec: CompareSpec, report: Report = silent, since: float = 0.0, model: Model | None = None
+    spec: CompareSpec,
+    report: Report = silent,
+    since: float = 0.0,
+    model: Model | None = None,
+    ranks: Ranks = ALONE,
 ) -> Session:
     """What all cells share."""
-    return open_session(spec, spec.teacher, Cache(spec.out / "cache", since), report, model=model)
+    cache = Cache.open(spec.out / "cache", since, ranks)
+    return open_session(spec, spec.teacher, cache, report, model=model)
 
 
 def prepare(session: Session, spec: CompareSpec) -> SetMetrics | None:

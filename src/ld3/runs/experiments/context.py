@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from ld3 import zoo
+from ld3.comparison import Comparison
+from ld3.runs.compare.run import run_compare, write_files
 from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.progress import Report
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.spec import RunSpec
 
 
@@ -22,6 +25,14 @@ class Context:
     jobs: int = 1
     features: Path | None = None  # feature network for models that are not shipped
     device: str = "cpu"
+    ranks: Ranks = ALONE
+
+    def compared(self, spec: CompareSpec) -> Comparison:
+        """A comparison, whose files go to the folder of the result."""
+        comparison = run_compare(spec, self.report, ranks=self.ranks)
+        if self.ranks.is_first:
+            write_files(comparison, self.folder)
+        return comparison
 
     def compare_spec(self, options: Mapping[str, Any]) -> CompareSpec:
         """Options of `ld3 compare` on this model."""

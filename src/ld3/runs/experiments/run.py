@@ -31,6 +31,7 @@ from ld3.runs.experiments.spec import checked
 from ld3.runs.experiments.step_counts import StepCountOptions, run_step_counts
 from ld3.runs.experiments.training_curves import TrainingOptions, run_training
 from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.store import write_bytes, write_json
 from ld3.zoo.loading import check_device
 
@@ -67,6 +68,7 @@ def run_reproduce(
     report: Report = silent,
     features: Path | None = None,
     device: str = "cpu",
+    ranks: Ranks = ALONE,
 ) -> ExperimentResult:
     """Run an experiment on a model of its file, or with the paper's options on one's own model.
 
@@ -76,6 +78,7 @@ def run_reproduce(
     context = Context(
         model=experiment.model_of(name), folder=out / folder_name(experiment, name, quick),
         out=out, report=report, jobs=jobs, features=features, device=device,
+        ranks=ranks,
     )  # fmt: skip
     kind, options, given = read_options(experiment, name, quick, context)
     plots()  # a missing library is an error before hours of work, not after

@@ -9,7 +9,6 @@ from ld3.experiment import Findings
 from ld3.images import is_image
 from ld3.report.figures import draw_rows
 from ld3.runs.compare.cells import cells_of, find_cell, table_of
-from ld3.runs.compare.run import run_compare, write_files
 from ld3.runs.experiments.comparison_grid import first_places, grid_table, grid_values
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.scoring import LABELS, Scoring
@@ -34,9 +33,8 @@ class ImagesOptions(BaseModel):
 def run_images(options: ImagesOptions, context: Context) -> Findings:
     """A figure for each solver and number of evaluations, and the distances."""
     spec = context.compare_spec(options.compare)
-    comparison = run_compare(spec, context.report)
-    write_files(comparison, context.folder)
-    scoring = Scoring.of(spec, context.report)
+    comparison = context.compared(spec)
+    scoring = Scoring.of(spec, context.report, context.ranks)
     session, seeds = scoring.session, seeds_for("held-out", options.count)
     target = session.held_out(spec.held_out).target[: options.count]
     if not is_image(target):
@@ -53,7 +51,8 @@ def run_images(options: ImagesOptions, context: Context) -> Findings:
                     table = table_of(session, tuned)
                     rows.append((cell.method, session.samples(table, seeds)))
             name = f"{solver_title(solver).replace(' ', '-')}-nfe{nfe}.png"
-            draw_rows(context.folder / name, rows)
+            if context.ranks.is_first:
+                draw_rows(context.folder / name, rows)
             images.append(name)
     values = grid_values(spec, comparison, scoring, scoring)
     label = LABELS["distance"]
