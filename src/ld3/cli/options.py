@@ -32,192 +32,138 @@ def flag(*names: str, help: str, **settings: Any) -> Decorator:
     return option(*names, help=help, shown="off", is_flag=True, **settings)
 
 
-def together(decorators: Iterable[Decorator]) -> Decorator:
+def together(*decorators: Decorator) -> Decorator:
     """Several options as one decorator, in the order of the help."""
-    reverse = list(decorators)[::-1]
 
     def decorate(command: Command) -> Command:
-        for one in reverse:
+        for one in reversed(decorators):
             command = one(command)
         return command
 
     return decorate
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    from ld3.report.tables import table_lines
+
+    print_lines(table_lines(rows))
+
+
+def print_files(paths: Iterable[Path]) -> None:
+    print_lines(f"{path.suffix[1:]:<9}{path}" for path in paths)
+
+
 # Options by name, for commands to pick from
 
-
-def model_option() -> Decorator:
-    return option(
-        "--model", shown="fashion",
-        help="Model: a name of `ld3 models`, the FILE of a published checkpoint, "
-        "diffusers:PATH_OR_HUB_ID or package.module:function.",
-    )  # fmt: skip
-
-
-def replaced_model() -> Decorator:
-    return option("--model", help="Model to use instead of the plan's.", shown="the plan's")
-
-
-def distance_option() -> Decorator:
-    return option(
-        "--distance", shown="auto",
-        help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
-        "lpips-alex. auto: perceptual for the models of `ld3 models`, else l2.",
-    )  # fmt: skip
-
-
-def preset_option() -> Decorator:
-    return option(
-        "--preset", shown="standard",
-        help="Recipe, training pairs and teacher by name: standard, fast, best, paper-pixel, "
-        "paper-latent, paper-text-to-image.",
-    )  # fmt: skip
-
-
-def recipe_option() -> Decorator:
-    return option(
-        "--recipe", multiple=True, shown="the preset's",
-        help="Settings of the recipe to change, as NAME=VALUE: epochs=2,rate=0.05.",
-    )  # fmt: skip
+model_option = option(
+    "--model", shown="fashion",
+    help="Model: a name of `ld3 models`, the FILE of a published checkpoint, "
+    "diffusers:PATH_OR_HUB_ID or package.module:function.",
+)  # fmt: skip
+plan_model_option = option(
+    "--model", help="Model to use instead of the plan's.", shown="the plan's"
+)
+plan_nfe_option = option(
+    "--nfe", type=int, shown="the plan's",
+    help="Number of network evaluations, for a plan that was learned for a range.",
+)  # fmt: skip
+force_option = flag("--force", help="Use the plan with a model it was not learned for.")
+batch_option = option(
+    "--batch", type=int, shown="64; 8 in one call of a pipeline",
+    help="Samples that the network gets at a time.",
+)  # fmt: skip
+config_option = option(
+    "--config", shown="recognised",
+    help="Configuration of a checkpoint that does not hold it: a name such as "
+    "imagenet64_uncond, or a JSON file with the flags of its training script.",
+)  # fmt: skip
+clamp_option = flag(
+    "--clamp", default=None,
+    help="Clamp x0 of an OpenAI checkpoint to [-1, 1], as its authors' sampler does.",
+)  # fmt: skip
+json_option = flag("--json", "json_", help="Print JSON for programs.")
 
 
-def start_option() -> Decorator:
-    return option(
-        "--start", shown="best",
-        help="Where learning starts: best (of the known grids), a plan.json, or any name of "
-        "`ld3 methods` that is not learned.",
-    )  # fmt: skip
+def device_option(**settings: Any) -> Decorator:
+    settings = settings or {"default": "cpu"}
+    return option("--device", help="Device of the network: cpu, cuda, cuda:1, mps.", **settings)
 
 
 def held_out_option(**settings: Any) -> Decorator:
     return option("--held-out", help="Held-out seeds to score on.", **settings)
 
 
-def device_option(**settings: Any) -> Decorator:
-    settings = settings or {"shown": "cpu"}
-    return option("--device", help="Device of the network: cpu, cuda, cuda:1, mps.", **settings)
-
-
-def batch_option() -> Decorator:
-    return option(
-        "--batch", type=int, shown="64; 8 in one call of a pipeline",
-        help="Samples that the network gets at a time.",
-    )  # fmt: skip
-
-
 def prompt_option(help: str, shown: str) -> Decorator:
     return option("--prompt", multiple=True, help=f"{help} Repeatable.", shown=shown)
 
 
-def force_option() -> Decorator:
-    return flag("--force", help="Use the plan with a model it was not learned for.")
-
-
-def out_option(help: str, default: str, *, stored: bool = False) -> Decorator:
-    """`stored`: the default stands in a spec."""
-    if stored:
-        return option("--out", type=FILE, help=help, shown=default)
+def out_option(help: str, default: str) -> Decorator:
     return option("--out", type=FILE, help=help, default=Path(default))
 
 
-def resume_option() -> Decorator:
-    return click.option(
-        "--resume/--fresh", default=True,
-        help="--resume goes on with an unfinished run and reads finished ones. --fresh starts "
-        "again; training pairs and scores are made again, too.  [default: --resume]",
-    )  # fmt: skip
-
-
-def spec_option() -> Decorator:
-    return option(
-        "--spec", "file", type=FILE, shown="none",
-        help="TOML file with these options, such as held_out = 128. Options given here win.",
-    )  # fmt: skip
-
-
-def teacher_options(solver: str, grid: str, steps: str) -> Decorator:
-    """The teacher, with its defaults, and the steps of the reference solution."""
-    return together(
-        [
-            option(
-                "--teacher-solver", shown=solver,
-                help="Solver of the teacher: NAME, NAME:ORDER or NAME:ORDER:VARIANT.",
-            ),
-            option(
-                "--teacher-order", type=int, shown="the solver's",
-                help="Order of the teacher's solver: alias of --teacher-solver NAME:ORDER.",
-            ),
-            option(
-                "--teacher-variant", shown="the solver's",
-                help="Variant of the teacher's solver: alias of --teacher-solver "
-                "NAME:ORDER:VARIANT.",
-            ),
-            option(
-                "--teacher-grid", shown=grid,
-                help="Grid of the teacher: a known grid of `ld3 methods`.",
-            ),
-            option("--teacher-steps", type=int, help="Steps of the teacher.", shown=steps),
-            option(
-                "--reference-steps", type=int, shown="twice the teacher's",
-                help="Steps of the reference solution, UniPC-3 on logsnr, in the scores.",
-            ),
-        ]
-    )  # fmt: skip
-
-
-def pipeline_options() -> Decorator:
-    """Options of `--model diffusers:...` and `--model FILE`."""
+def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorator:
+    """What `learn` and `compare` share. `teacher`: defaults of solver, grid and steps; `out`: what
+    the folder holds, and its default."""
     whole = "the pipeline's"
     return together(
-        [
-            prompt_option("Pipelines: a prompt.", "five captions of MS-COCO"),
-            option("--prompts", type=FILE, help="Text file with one prompt per line.",
-                   shown="none"),
-            option("--negative-prompt", help="Prompt that guidance leads away from.",
-                   shown="empty"),
-            option("--label", multiple=True, help="Class labels: 1,2 or 0-9.", shown="all"),
-            option("--resolution", help="Image size: 512, or HEIGHTxWIDTH.", shown=whole),
-            option("--frames", type=int, help="Frames of a video.", shown=whole),
-            option("--tokens", type=int, help="Tokens of a prompt.", shown=whole),
-            option("--embedded-guidance", type=float, shown="3.5",
-                   help="Guidance scale that networks such as Flux take as an input."),
-            flag("--rectified", default=None,
-                 help="The network is a flow from noise to data, as InstaFlow."),
-            flag("--latents", default=None, help="Compare latents instead of decoded images."),
-            flag("--tiling", default=None, help="Decode in tiles."),
-            option("--net-time", shown="float",
-                   help="Times as the network gets them: float, integer, bfloat16."),
-            config_option(),
-            clamp_option(),
-        ]
-    )  # fmt: skip
-
-
-def config_option() -> Decorator:
-    return option(
-        "--config", shown="recognised",
-        help="Configuration of a checkpoint that does not hold it: a name such as "
-        "imagenet64_uncond, or a JSON file with the flags of its training script.",
-    )  # fmt: skip
-
-
-def clamp_option() -> Decorator:
-    return flag(
-        "--clamp", default=None,
-        help="Clamp x0 of an OpenAI checkpoint to [-1, 1], as its authors' sampler does.",
-    )  # fmt: skip
-
-
-def runtime_options() -> Decorator:
-    """Batch, device and dtype."""
-    return together(
-        [
-            batch_option(),
-            device_option(),
-            option("--dtype", help="Network dtype: float32, float64, bfloat16, float16.",
-                   shown="the model's"),
-        ]
+        option("--distance", shown="auto",
+               help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
+               "lpips-alex. auto: perceptual for the models of `ld3 models`, else l2."),
+        option("--preset", shown="standard",
+               help="Recipe, training pairs and teacher by name: standard, fast, best, "
+               "paper-pixel, paper-latent, paper-text-to-image."),
+        option("--recipe", multiple=True, shown="the preset's",
+               help="Settings of the recipe to change, as NAME=VALUE: epochs=2,rate=0.05."),
+        option("--start", shown="best",
+               help="Where learning starts: best (of the known grids), a plan.json, or any name of "
+               "`ld3 methods` that is not learned."),
+        held_out_option(type=int, shown="64"),
+        option("--teacher-solver", shown=teacher[0],
+               help="Solver of the teacher: NAME, NAME:ORDER or NAME:ORDER:VARIANT."),
+        option("--teacher-order", type=int, shown="the solver's",
+               help="Order of the teacher's solver: alias of --teacher-solver NAME:ORDER."),
+        option("--teacher-variant", shown="the solver's",
+               help="Variant of the teacher's solver: alias of --teacher-solver "
+               "NAME:ORDER:VARIANT."),
+        option("--teacher-grid", shown=teacher[1],
+               help="Grid of the teacher: a known grid of `ld3 methods`."),
+        option("--teacher-steps", type=int, help="Steps of the teacher.", shown=teacher[2]),
+        option("--reference-steps", type=int, shown="twice the teacher's",
+               help="Steps of the reference solution, UniPC-3 on logsnr, in the scores."),
+        prompt_option("Pipelines: a prompt.", "five captions of MS-COCO"),
+        option("--prompts", type=FILE, help="Text file with one prompt per line.", shown="none"),
+        option("--negative-prompt", help="Prompt that guidance leads away from.", shown="empty"),
+        option("--label", multiple=True, help="Class labels: 1,2 or 0-9.", shown="all"),
+        option("--resolution", help="Image size: 512, or HEIGHTxWIDTH.", shown=whole),
+        option("--frames", type=int, help="Frames of a video.", shown=whole),
+        option("--tokens", type=int, help="Tokens of a prompt.", shown=whole),
+        option("--embedded-guidance", type=float, shown="3.5",
+               help="Guidance scale that networks such as Flux take as an input."),
+        flag("--rectified", default=None,
+             help="The network is a flow from noise to data, as InstaFlow."),
+        flag("--latents", default=None, help="Compare latents instead of decoded images."),
+        flag("--tiling", default=None, help="Decode in tiles."),
+        option("--net-time", shown="float",
+               help="Times as the network gets them: float, integer, bfloat16."),
+        config_option,
+        clamp_option,
+        batch_option,
+        device_option(shown="cpu"),
+        option("--dtype", help="Network dtype: float32, float64, bfloat16, float16.",
+               shown="the model's"),
+        option("--out", type=FILE, help=out[0], shown=out[1]),
+        option("--spec", "file", type=FILE, shown="none",
+               help="TOML file with these options, such as held_out = 128. Options given here "
+               "win."),
+        click.option("--resume/--fresh", default=True,
+                     help="--resume goes on with an unfinished run and reads finished ones. "
+                     "--fresh starts again; training pairs and scores are made again, too.  "
+                     "[default: --resume]"),
     )  # fmt: skip
 
 
