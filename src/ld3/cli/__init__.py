@@ -1,5 +1,6 @@
 """The command line: options in, library calls out. torch loads only when a command needs it."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -7,7 +8,7 @@ import click
 
 from ld3 import __version__
 from ld3.cli import checkpoints, compare, learn, lists, plans, reproduce
-from ld3.errors import Ld3Error, unknown
+from ld3.errors import EndedElsewhere, Ld3Error, unknown
 
 
 class Commands(click.Group):
@@ -37,7 +38,10 @@ for module in (learn, plans, compare, reproduce, checkpoints, lists):
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line: exit code 0, or 2 and one line for every error a user can fix."""
+    """Run the command line: exit code 0, or 2 and one line for every error a user can fix.
+
+    Of several ranks, one says it: before they have met (:mod:`ld3.runs.ranks`), one per machine.
+    """
     try:
         code = cli.main(args=args, prog_name="ld3", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -45,15 +49,23 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.exit(0)
     except click.ClickException as error:
         _fail(error.format_message().replace("\n", " "))
+    except EndedElsewhere:
+        sys.exit(2)
     except Ld3Error as error:
         _fail(str(error))
     except (click.Abort, KeyboardInterrupt) as stop:
         said = str(stop.__cause__ or stop)  # click wraps what was raised
-        click.echo(f"ld3: interrupted{f'; {said}' if said else ''}", err=True)
+        _say(f"interrupted{f'; {said}' if said else ''}")
         sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail(message: str) -> None:
-    click.echo(f"ld3: {message}", err=True)
+    _say(message)
     sys.exit(2)
+
+
+def _say(message: str) -> None:
+    rank = os.environ.get("LOCAL_RANK", "0") if "WORLD_SIZE" in os.environ else "0"
+    if rank == "0":
+        click.echo(f"ld3: {message}", err=True)

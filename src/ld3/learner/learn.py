@@ -229,13 +229,14 @@ class _Run:
         noise = state.noise_train if self.radius > 0 else None
         parts = torch.split(index, recipe.part)
         made = list(self._sloped(task, "train", table, noise, parts, len(index)))
-        ends = (table.weights, table.net_times)
-        (slope,) = torch.autograd.grad(
-            ends, leaf, [_total(made, "weights"), _total(made, "net_times")]
+        ends = {"weights": table.weights, "net_times": table.net_times}
+        moved = {name: end for name, end in ends.items() if end.requires_grad}
+        totals = [_total(made, name) for name in moved]
+        (slope,) = torch.autograd.grad(list(moved.values()), leaf, totals)
+        losses, on_noise = (
+            torch.cat([part[name] for part in made]) for name in ("losses", "noise")
         )
-        joined = (torch.cat([part[name] for part in made]) for name in ("losses", "noise"))
-        losses, noise_slope = joined
-        return losses, slope, noise_slope
+        return losses, slope, on_noise
 
     def _sloped(
         self,

@@ -47,7 +47,7 @@ class Cache:
 
     def json(self, kind: str, key: Key, make: Callable[[], Any]) -> Any:
         """Anything JSON can hold; not stored if it holds numbers that are not finite."""
-        return next(self.each_json(kind, [key], lambda missing: iter([make()])))
+        return next(self.each_json(kind, [key], lambda missing: (make() for _ in missing)))
 
     def each_json(
         self, kind: str, keys: Sequence[Key], make: Callable[[Sequence[int]], Iterator[Any]]

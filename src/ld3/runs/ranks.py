@@ -41,6 +41,7 @@ MINUTES = 60.0  # that ranks wait for each other
 POLL = 0.25  # seconds between two looks for an error of another rank
 FAILED = "ld3-failed"  # counts the ranks that failed, in the store
 ERROR = "error"  # the name of an error among the tensors of a message
+EXPECTED = (Ld3Error, KeyboardInterrupt)  # ends with one line, not with a traceback
 NOTHING = b"-"  # the message for None
 
 
@@ -156,7 +157,7 @@ def joined(device: str = "cpu", minutes: float = MINUTES) -> Iterator[Ranks]:
         raise SpecError(
             f"ranks: got no {' and no '.join(missing)}; start with torchrun, or export it"
         )
-    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    cuda = device_of(device).startswith("cuda")
     wire, limit = own_gpu(local) if cuda else "cpu", timedelta(minutes=minutes)
     with _reached():
         store, _, _ = next(rendezvous("env://", timeout=limit))
@@ -164,7 +165,7 @@ def joined(device: str = "cpu", minutes: float = MINUTES) -> Iterator[Ranks]:
             "nccl" if cuda else "gloo", store=store, rank=rank, world_size=world, timeout=limit
         )
     ended = threading.Event()
-    threading.Thread(target=_watch, args=(store, ended), daemon=True).start()
+    threading.Thread(target=_watch, args=(store, rank, ended), daemon=True).start()
     try:
         yield Ranks(rank, world, wire)
         with _reached():
@@ -172,11 +173,12 @@ def joined(device: str = "cpu", minutes: float = MINUTES) -> Iterator[Ranks]:
         ended.set()
     except BaseException as error:
         ended.set()
-        if _is_first_to_fail(store, rank):
-            if rank and isinstance(error, Ld3Error):
-                print(f"ld3: rank {rank}: {error}", file=sys.stderr, flush=True)
-            time.sleep(3 * POLL)  # so that the others see it while the store is there
-        if rank and isinstance(error, Ld3Error | KeyboardInterrupt):
+        first, expected = _is_first_to_fail(store, rank), isinstance(error, EXPECTED)
+        if first and rank and expected:
+            _say(rank, str(error))
+        if first:
+            time.sleep(4 * POLL)  # so that the others see it while the store is there
+        if expected and (rank or not first):
             raise EndedElsewhere(str(error)) from None
         raise
     finally:
@@ -184,12 +186,21 @@ def joined(device: str = "cpu", minutes: float = MINUTES) -> Iterator[Ranks]:
             dist.destroy_process_group()
 
 
+def device_of(name: str) -> str:
+    """A device by name; `auto` is the GPU of this rank, or the CPU where there is none."""
+    if name != "auto":
+        return name
+    if torch.cuda.is_available():
+        return own_gpu(rank_of_environment()[2])
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
 def own_gpu(local: int) -> str:
     """The GPU of a rank, which becomes torch's current one."""
-    count = torch.cuda.device_count()
-    if not local < count:
+    count, ranks = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", local + 1))
+    if ranks > count:
         raise SpecError(
-            f"device: got rank {local} on a machine with {count} GPUs, expected one GPU per rank; "
+            f"device: got {ranks} ranks on a machine with {count} GPUs, expected one GPU per rank; "
             f"start {count} ranks per machine, or give --device cpu"
         )
     torch.cuda.set_device(local)
@@ -202,18 +213,25 @@ def _is_first_to_fail(store: Any, rank: int) -> bool:
     try:
         return bool(store.add(FAILED, 1) == 1)
     except RuntimeError:
-        return False  # rank 0 and its store are gone
+        return True  # the rank that holds the store is gone
 
 
-def _watch(store: Any, ended: threading.Event) -> None:
+def _watch(store: Any, rank: int, ended: threading.Event) -> None:
     """Ends this process when another rank failed."""
     while not ended.wait(POLL):
         try:
             failed = store.check([FAILED])
         except RuntimeError:
-            failed = True  # the rank that holds the store is gone
-        if failed and not ended.wait(2 * POLL):
+            if ended.wait(4 * POLL):
+                return
+            _say(rank, "ranks: lost the one that holds the store; the same command goes on")
+            failed = True
+        if failed:
             os._exit(2)
+
+
+def _say(rank: int, message: str) -> None:
+    print(f"ld3: rank {rank}: {message}", file=sys.stderr, flush=True)
 
 
 @contextmanager

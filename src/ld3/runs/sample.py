@@ -9,7 +9,7 @@ from ld3.errors import SpecError
 from ld3.models import Model
 from ld3.plan import Plan
 from ld3.runs.progress import Report, counted, silent
-from ld3.runs.ranks import ALONE, Ranks
+from ld3.runs.ranks import ALONE, Ranks, device_of
 from ld3.runs.session import OWN, batches
 from ld3.runs.spec import BATCH, DTYPES
 from ld3.zoo.loading import Loaded, load_model, of_model, with_batch
@@ -32,6 +32,7 @@ def run_sample(
     `prompts` replace those that a pipeline's plan was learned with. `model` is a model, or the name
     of one, to use instead of the one that the plan names; it must fit unless `force` is given.
     """
+    device = device_of(device)
     loaded = model_of_plan(plan, device, prompts, model, batch)
     if not force:
         plan.check_fits(loaded.model, loaded.digest)

@@ -25,6 +25,7 @@ from ld3.known_grids import METHODS, make_method
 from ld3.learner.presets import PRESETS, Preset, make_preset, without_gradients
 from ld3.learner.recipes import Learn, change_recipe
 from ld3.options import PipelineOptions
+from ld3.runs.ranks import device_of
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS, MAX_RUN
 from ld3.solvers import Solver, make_solver
@@ -78,6 +79,11 @@ class Settings(BaseModel):
     @field_serializer("pipeline")
     def _changed(self, options: PipelineOptions | None) -> dict[str, Any] | None:
         return None if options is None else options.said()
+
+    @field_validator("device")
+    @classmethod
+    def _own_device(cls, value: str) -> str:
+        return device_of(value)
 
     @field_validator("preset")
     @classmethod

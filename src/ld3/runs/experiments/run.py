@@ -31,7 +31,7 @@ from ld3.runs.experiments.spec import checked
 from ld3.runs.experiments.step_counts import StepCountOptions, run_step_counts
 from ld3.runs.experiments.training_curves import TrainingOptions, run_training
 from ld3.runs.progress import Interrupted, Report, silent
-from ld3.runs.ranks import ALONE, Ranks
+from ld3.runs.ranks import ALONE, Ranks, device_of
 from ld3.store import write_bytes, write_json
 from ld3.zoo.loading import check_device
 
@@ -74,7 +74,7 @@ def run_reproduce(
 
     What this or another experiment computed before in `out` is read.
     """
-    name = model or experiment.default
+    name, device = model or experiment.default, device_of(device)
     context = Context(
         model=experiment.model_of(name), folder=out / folder_name(experiment, name, quick),
         out=out, report=report, jobs=jobs, features=features, device=device,
