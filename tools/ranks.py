@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
                "--batch", "4"),
 }  # fmt: skip
 MORE: dict[str, tuple[str, ...]] = {
-    "learn --nfe 3-4": ("learn", *SMALL, "--nfe", "3-4"),
+    "learn --nfe 3-4": ("learn", *SMALL[:3], "3-4", *SMALL[4:]),
     "learn --preset paper-pixel": ("learn", *SMALL, "--preset", "paper-pixel"),
     "learn --gradient-free": ("learn", *SMALL[:-2], "--gradient-free"),
     "learn --start gits": ("learn", *SMALL, "--start", "gits"),

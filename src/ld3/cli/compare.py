@@ -7,6 +7,7 @@ import click
 
 from ld3.cli.options import (
     FILE,
+    cell_options,
     flag,
     given,
     model_option,
@@ -40,6 +41,7 @@ from ld3.cli.options import (
            help="Feature network for --full: Inception weights (.safetensors) or TorchScript "
            "(.pt)."),
     option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1"),
+    cell_options,
 )  # fmt: skip
 @run_options(("unipc:3:bh1", "logsnr", "40"), ("Folder of results and their cache.", "compare"))
 def compare(file: Path | None, resume: bool, rank_timeout: float, **options: Any) -> None:

@@ -101,6 +101,12 @@ clamp_option = flag(
     "--clamp", default=None,
     help="Clamp x0 of an OpenAI checkpoint to [-1, 1], as its authors' sampler does.",
 )  # fmt: skip
+cell_options = together(
+    option("--engine", type=click.Choice(["local", "ray"]), shown="local",
+           help="Where cells run: processes of this machine, or a cluster of `ray start`."),
+    option("--gpus-per-cell", type=float, shown="0",
+           help="GPUs of each cell, with --engine ray; 0.5: two cells share one."),
+)  # fmt: skip
 rank_timeout_option = option(
     "--rank-timeout", type=click.FloatRange(0.01, 100_000), default=60.0,
     help="Minutes that the ranks of torchrun wait for each other.",

@@ -7,6 +7,7 @@ import click
 
 from ld3.cli.options import (
     FILE,
+    cell_options,
     device_option,
     flag,
     option,
@@ -42,6 +43,7 @@ from ld3.errors import SpecError
 @option(
     "--jobs", type=click.IntRange(1, 256), default=1, help="Processes that run at the same time."
 )
+@cell_options
 @out_option("Folder of results and their cache.", "reproduce")
 @option("--docs", type=FILE, help="Copy page and images to this docs folder.", shown="none")
 def reproduce(
@@ -73,7 +75,8 @@ def reproduce(
         print_lines(about_lines(experiment))
         return
     with working(options["device"], rank_timeout) as (ranks, bar):
-        result = run_reproduce(experiment, out=out, report=bar, ranks=ranks, **options)
+        given = {name: value for name, value in options.items() if value is not None}
+        result = run_reproduce(experiment, out=out, report=bar, ranks=ranks, **given)
         bar.clear()
         if ranks.is_first:
             print_lines(result_lines(result))

@@ -21,7 +21,7 @@ from ld3.runs.compare.cells import Cell, Scored, cells_of, score_cell
 from ld3.runs.compare.images import images_of
 from ld3.runs.compare.spec import LISTS, CompareSpec, kind_of, needs_of, source_of
 from ld3.runs.compare.statistics import block_of, featured, metrics_of
-from ld3.runs.pool import work_ahead
+from ld3.runs.pool import check_alone, make_engine
 from ld3.runs.progress import Interrupted, Report, silent
 from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.session import Session, open_session
@@ -49,9 +49,11 @@ def run_compare(
         session = compare_session(spec, report, since, model, ranks)
         session.cache.sweep()
         sets = prepare(session, spec)
-        if spec.jobs > 1 and model is None:
+        ahead = make_engine(spec.engine, spec.jobs, spec.gpus_per_cell)
+        check_alone(ahead, ranks)
+        if ahead is not None and model is None:
             items: list[Item] = [(spec, since, cell) for cell in cells]
-            work_ahead(_work, items, lambda item: f"cells: {item[2].name}", spec.jobs, report)
+            ahead(_work, items, lambda item: f"cells: {item[2].name}", report)
         run = _runner(session, spec, sets, report)
         results = [run(cell, number, len(cells)) for number, cell in enumerate(cells)]
         report(f"cells: all {len(cells)} done", len(cells), len(cells))
@@ -141,7 +143,7 @@ def _comparison(
 
     return Comparison(
         command=command_of(spec),
-        spec=spec.model_dump(mode="json"),
+        spec=spec.model_dump(mode="json", exclude=set(WHERE)),
         model={
             "name": loaded.name,
             "digest": loaded.digest,
@@ -185,6 +187,7 @@ def _seeds(spec: CompareSpec) -> dict[str, str]:
     return parts
 
 
+WHERE = ("engine", "gpus_per_cell")  # where cells run says nothing about their results
 SAID = (*LISTS, "model", "seeds", "pairs", "valid", "held_out")  # even if they are the defaults
 
 
@@ -194,7 +197,7 @@ def command_of(spec: CompareSpec) -> str:
     words = ["ld3 compare"]
     for name in CompareSpec.model_fields:
         value = getattr(spec, name)
-        if name in ("out", "jobs") or (value == getattr(plain, name) and name not in SAID):
+        if name in ("out", "jobs", *WHERE) or (value == getattr(plain, name) and name not in SAID):
             continue
         if name == "recipe":
             words += [f"--recipe {shlex.quote(f'{k}={_toml(v)}')}" for k, v in value.items()]

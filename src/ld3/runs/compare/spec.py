@@ -9,6 +9,7 @@ from ld3.comparison import Kind
 from ld3.errors import SpecError, unknown
 from ld3.known_grids import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
 from ld3.runs.compare.methods import LEARNED
+from ld3.runs.pool import EngineName, make_engine
 from ld3.runs.spec import Count, Settings, check_start, counted, listed, read_solver, steps_of
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS
@@ -35,6 +36,8 @@ class CompareSpec(Settings):
     judged: Annotated[int, Field(ge=40, le=100_000)] = 1000
     features: Path | None = None
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
+    engine: EngineName = "local"
+    gpus_per_cell: Annotated[float, Field(ge=0, le=64)] = 0.0
     out: Path = Path("compare")
 
     @field_validator("methods", "solvers", mode="before")
@@ -54,7 +57,7 @@ class CompareSpec(Settings):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        _ = self.names, self.teacher
+        _ = self.names, self.teacher, make_engine(self.engine, self.jobs, self.gpus_per_cell)
         check_start(self.start)
         for solver in self.made_solvers:
             for nfe in self.nfe:

@@ -56,7 +56,7 @@ def run_bound(options: BoundOptions, context: Context) -> Findings:
             f"bound: got {context.model} with {d} dimensions, expected at most {MAX_EXACT}: whole "
             "Jacobians"
         )
-    results = learn_all(requests, context.jobs, context.report, context.ranks)
+    results = learn_all(requests, context)
     run = results[0][0]
     best = scoring.best_grid(GRIDS, run.solver, run.steps)
     grid = make_grid(best, model.schedule, run.steps)

@@ -9,6 +9,7 @@ from ld3 import zoo
 from ld3.comparison import Comparison
 from ld3.runs.compare.run import run_compare, write_files
 from ld3.runs.compare.spec import CompareSpec
+from ld3.runs.pool import Engine, EngineName, make_engine
 from ld3.runs.progress import Report
 from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.spec import RunSpec
@@ -26,6 +27,13 @@ class Context:
     features: Path | None = None  # feature network for models that are not shipped
     device: str = "cpu"
     ranks: Ranks = ALONE
+    engine_name: EngineName = "local"
+    gpus_per_cell: float = 0.0
+
+    @property
+    def engine(self) -> Engine | None:
+        """What makes runs ahead."""
+        return make_engine(self.engine_name, self.jobs, self.gpus_per_cell)
 
     def compared(self, spec: CompareSpec) -> Comparison:
         """A comparison, whose files go to the folder of the result."""
@@ -38,6 +46,7 @@ class Context:
         """Options of `ld3 compare` on this model."""
         fixed: dict[str, Any] = {
             "model": self.model, "out": self.out, "jobs": self.jobs, "device": self.device,
+            "engine": self.engine_name, "gpus_per_cell": self.gpus_per_cell,
         }  # fmt: skip
         if self.model not in zoo.SHIPPED:
             full = bool(options.get("full")) and self.features is not None

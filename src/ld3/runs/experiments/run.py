@@ -30,6 +30,7 @@ from ld3.runs.experiments.shared_errors import SharedErrorOptions, run_shared_er
 from ld3.runs.experiments.spec import checked
 from ld3.runs.experiments.step_counts import StepCountOptions, run_step_counts
 from ld3.runs.experiments.training_curves import TrainingOptions, run_training
+from ld3.runs.pool import EngineName
 from ld3.runs.progress import Interrupted, Report, silent
 from ld3.runs.ranks import ALONE, Ranks, device_of
 from ld3.store import write_bytes, write_json
@@ -69,6 +70,8 @@ def run_reproduce(
     features: Path | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
+    engine: EngineName = "local",
+    gpus_per_cell: float = 0.0,
 ) -> ExperimentResult:
     """Run an experiment on a model of its file, or with the paper's options on one's own model.
 
@@ -78,7 +81,7 @@ def run_reproduce(
     context = Context(
         model=experiment.model_of(name), folder=out / folder_name(experiment, name, quick),
         out=out, report=report, jobs=jobs, features=features, device=device,
-        ranks=ranks,
+        ranks=ranks, engine_name=engine, gpus_per_cell=gpus_per_cell,
     )  # fmt: skip
     kind, options, given = read_options(experiment, name, quick, context)
     plots()  # a missing library is an error before hours of work, not after

@@ -115,9 +115,7 @@ def _learned(
         for seed in range(options.seeds)
     ]
     found: dict[tuple[str, int], list[tuple[Run, Learned]]] = {}
-    for key, result in zip(
-        keys, learn_all(requests, context.jobs, context.report, context.ranks), strict=True
-    ):
+    for key, result in zip(keys, learn_all(requests, context), strict=True):
         found.setdefault(key, []).append(result)
     return found
 
