@@ -601,9 +601,9 @@ def test_learn_sample_export_and_compare_by_the_command_line(
         run("export", str(plan), "--to", tool, "--out", str(tmp_path / tool))
         assert any((tmp_path / tool).rglob("*"))
     run(
-        "compare", "--model", str(path), *more, "--methods", "edm,ld3", "--nfe", "2", "--pairs", "2",
-        "--valid", "2", "--held-out", "2", "--teacher-steps", "4", "--reference-steps", "4",
-        "--preset", "fast", "--recipe", "epochs=1", "--start", "logsnr",
+        "compare", "--model", str(path), *more, "--methods", "edm,ld3", "--nfe", "2",
+        "--pairs", "2", "--valid", "2", "--held-out", "2", "--teacher-steps", "4",
+        "--reference-steps", "4", "--preset", "fast", "--recipe", "epochs=1", "--start", "logsnr",
         "--out", str(tmp_path / "compared"),
     )  # fmt: skip
     (compared,) = (tmp_path / "compared").rglob("compare.json")

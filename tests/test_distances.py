@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ld3.distances import DISTANCES, FeatureDistance, l1, l2, pseudo_huber
+from ld3.distances.clouds import chamfer
 from ld3.distances.lpips import LpipsFeatures, load_lpips
 from ld3.errors import ModelError, SpecError
 
@@ -49,14 +50,21 @@ class TinyNet(nn.Module):
         return [a, self.b(a)]
 
 
+def chamfer_of_rows(x: Tensor, y: Tensor) -> Tensor:
+    """Images as clouds, so that point clouds keep the same contract."""
+    return chamfer(x.flatten(1, 2), y.flatten(1, 2))
+
+
+VALUES = {name: distance for name, distance in DISTANCES.items() if name != "chamfer"}
 HEADS = [torch.rand(n, generator=g(n), dtype=torch.float64) for n in (4, 5)]
 TINY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    **DISTANCES,
+    **VALUES,
+    "chamfer": chamfer_of_rows,
     "features": FeatureDistance(TinyNet()),
     "features+heads": FeatureDistance(TinyNet(), HEADS),
 }
 ALL = pytest.mark.parametrize("distance", TINY.values(), ids=TINY.keys())
-PLAIN = pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES.keys())
+PLAIN = pytest.mark.parametrize("distance", VALUES.values(), ids=VALUES.keys())
 CACHING = pytest.mark.parametrize("heads", [None, HEADS], ids=["uniform", "heads"])
 Metric = Callable[[Tensor, Tensor], Tensor]
 
@@ -138,8 +146,33 @@ def test_any_sample_shape_and_narrow_types(distance: Metric) -> None:
 @ALL
 def test_shapes_must_agree(distance: Metric) -> None:
     x, y = pair()
-    with pytest.raises(ModelError, match=r"got shapes \(3, 3, 6, 5\) and \(1, 3, 6, 5\)"):
+    with pytest.raises(ModelError, match=r"got .*shapes \(3, .*\) and \(1, .*\)"):
         distance(x, y[:1])
+
+
+# ---- point clouds
+
+
+def test_chamfer_is_its_formula_whatever_the_order_of_points() -> None:
+    x, y = images(4, 20, 3, dtype=torch.float64), images(4, 20, 3, seed=1, dtype=torch.float64)
+    apart = (x[:, :, None] - y[:, None]).square().sum(-1)  # (B, P, P)
+    wanted = apart.amin(1).mean(1) + apart.amin(2).mean(1)
+    torch.testing.assert_close(chamfer(x, y), wanted)
+    torch.testing.assert_close(chamfer(x[:, torch.randperm(20, generator=g(2))], y), wanted)
+    assert torch.equal(chamfer(x, x.flip(1)), torch.zeros(4, dtype=torch.float64))
+
+
+def test_chamfer_a_few_clouds_at_a_time_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = images(5, 20, 3), images(5, 20, 3, seed=1)
+    whole = chamfer(x, y)
+    monkeypatch.setattr("ld3.distances.clouds.PAIRS", 800)  # two clouds
+    assert torch.equal(chamfer(x, y), whole)
+
+
+def test_chamfer_refuses_what_is_no_cloud() -> None:
+    for x, y in ((torch.zeros(2, 5, 3), torch.zeros(2, 6, 3)), (torch.zeros(2, 1, 4, 4),) * 2):
+        with pytest.raises(ModelError, match=r"chamfer: got samples of shapes .* expected twice"):
+            chamfer(x, y)
 
 
 # ---- distances of features
@@ -354,7 +387,7 @@ def test_loading_leaves_seeds_and_default_device(tmp_path: Path, state: dict[str
     for name in ("w.safetensors", "w.pth"):
         with torch.device("meta"):
             d = load_lpips("alex", tmp_path / name)(x, y)
-            plain = [distance(x, y) for distance in DISTANCES.values()]
+            plain = [distance(x[0], y[0]) for distance in DISTANCES.values()]
         assert {t.device.type for t in (d, *plain)} == {"cpu"}
     assert torch.equal(torch.get_rng_state(), seeds)
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
+import click
 import pytest
 
 from ld3.cli import cli, main
@@ -278,6 +279,9 @@ def test_commands_exist(page: Path) -> None:
 
 def check_ld3(words: list[str], here: str) -> None:
     command = cli.commands.get(words[1]) if len(words) > 1 else None
+    if isinstance(command, click.Group) and len(words) > 2:
+        assert words[2] in command.commands, f"{here}: no such command"
+        command = command.commands[words[2]]
     assert command or len(words) < 2 or words[1].startswith("-"), f"{here}: no such command"
     known = {"-h", "--help"} | {opt for p in (command or cli).params for opt in p.opts}
     for word in words[1:]:

@@ -29,8 +29,9 @@ def test_one_two_and_three_ranks_and_a_killed_one_leave_the_same_bytes() -> None
         env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=900,
     )  # fmt: skip
     rows = [line.split("  ") for line in made.stdout.splitlines()]
-    assert [row[0] for row in rows[:3]] == ["`learn`", "`compare`", "`sample`"], made.stderr
-    assert len(rows) == 7 and all(row[-1] == "0" for row in rows), made.stdout
+    names = [row[0] for row in rows[:4]]
+    assert names == ["`learn`", "`compare`", "`evaluate`", "`sample`"], made.stderr
+    assert len(rows) == 8 and all(row[-1] == "0" for row in rows), made.stdout
     assert made.returncode == 0
 
 

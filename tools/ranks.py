@@ -24,6 +24,7 @@ import torch
 
 import ld3
 import ld3.runs.compare.run
+import ld3.runs.evaluation.evaluate
 import ld3.runs.family
 import ld3.runs.pictures
 from ld3.cli import main as command
@@ -64,6 +65,10 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "compare": (
         "compare", *SMALL, "--methods", "edm,gits,ld3-times", "--full", "--judged", "42",
         "--features", "features.pt",
+    ),
+    "evaluate": (
+        "evaluate", "edm", "--model", "small:make", "--nfe", "3", "--samples", "520", "--batch",
+        "50", "--metrics", "fid-accurate", "--reference-steps", "6", "--features", "features.pt",
     ),
     "sample": ("sample", "--plan", "plan.json", "--model", "small:make", "--seeds", "0-20",
                "--batch", "4"),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as rematerialise
 
-from ld3.errors import ModelError
+from ld3.errors import ModelError, call_own
 from ld3.predictions import Prediction, to_x0
 from ld3.schedules import Schedule
 from ld3.seeds import noise
@@ -196,6 +196,7 @@ def bind_network(
     again for the gradients, so that memory does not grow with the number of steps; the network must
     be deterministic (in eval mode).
     """
+    guide = getattr(model, "guide", torch.lerp)  # a model may have a rule of its own
     null = model.null(cond) if guidance != 1 else None
     both = _cat(cond, null) if guidance != 1 and guide_by == "batch" else None
 
@@ -206,18 +207,20 @@ def bind_network(
             with_cond, without = model.forward(torch.cat([x, x]), t, both).chunk(2)
         else:
             with_cond, without = model.forward(x, t, cond), model.forward(x, t, null)
-        return torch.lerp(without, with_cond, guidance)
+        out: Tensor = guide(without, with_cond, guidance)
+        return out
 
     def network(x: Tensor, t: Tensor) -> Tensor:
         inner, told = to_network(model, x, t)
-        if checkpoint and torch.is_grad_enabled():
-            out: Tensor = rematerialise(
-                guided, inner, told, use_reentrant=False, preserve_rng_state=False
-            )
-        else:
-            out = guided(inner, told)
+        out = call_own("model", answer, inner, told)
         check_output(out, x)
         return out.to(x.dtype)
+
+    def answer(x: Tensor, t: Tensor) -> Tensor:
+        if not checkpoint or not torch.is_grad_enabled():
+            return guided(x, t)
+        again: Tensor = rematerialise(guided, x, t, use_reentrant=False, preserve_rng_state=False)
+        return again
 
     return network
 
@@ -281,6 +284,11 @@ def to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_output(out: Tensor, x: Tensor) -> None:
+    if not isinstance(out, Tensor):
+        raise ModelError(
+            f"model: got {type(out).__name__} as its output, expected a tensor of shape "
+            f"{tuple(x.shape)}"
+        )
     if out.shape != x.shape:
         raise ModelError(
             f"model: got an output of shape {tuple(out.shape)} for x of shape {tuple(x.shape)}, "
@@ -289,6 +297,15 @@ def check_output(out: Tensor, x: Tensor) -> None:
         )
     if not out.is_floating_point():
         raise ModelError(f"model: got an output of dtype {out.dtype}, wanted floating point")
+
+
+def take(cond: Cond, index: Tensor | slice) -> Cond:
+    """The conditions at `index`."""
+    if cond is None:
+        return None
+    if isinstance(cond, Mapping):
+        return {name: value[index] for name, value in cond.items()}
+    return cond[index]
 
 
 def _cat(a: Cond, b: Cond) -> Cond:

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from ld3.cli.options import FILE, clamp_option, config_option, json_option, print_table
+from ld3.cli.say import say
 
 
 @click.command()
@@ -20,7 +21,7 @@ def inspect(file: Path, config: str | None, clamp: bool | None, json_: bool) -> 
 
     found = inspect_checkpoint(file, PipelineOptions(config=config, clamp=bool(clamp)))
     if json_:
-        click.echo(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
         return
     rows = [
         ("file", found["file"]),
@@ -53,7 +54,7 @@ def convert(file: Path, out: Path, config: str | None) -> None:
     from ld3.options import PipelineOptions
     from ld3.zoo.checkpoints.load import convert_checkpoint
 
-    click.echo(f"wrote {convert_checkpoint(file, out, PipelineOptions(config=config))}")
+    say(f"wrote {convert_checkpoint(file, out, PipelineOptions(config=config))}")
 
 
 COMMANDS = (inspect, convert)

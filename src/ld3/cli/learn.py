@@ -6,15 +6,19 @@ from typing import Any
 import click
 
 from ld3.cli.options import (
+    data_option,
     flag,
     given,
     model_option,
+    network_options,
     option,
     print_lines,
     run_options,
     together,
     working,
 )
+from ld3.cli.say import say
+from ld3.errors import MissingPackage
 
 
 @click.command()
@@ -42,7 +46,10 @@ from ld3.cli.options import (
     option("--seed", type=int, shown="0",
            help="Random seed of a run: its training noise and the order of batches."),
     option("--judged", type=int, shown="200",
-           help="Samples for the Fréchet distance of models in `ld3 models`; 0: none."),
+           help="Samples for the Fréchet distance of models in `ld3 models`, and with --data; "
+           "0: none."),
+    data_option,
+    network_options,
     flag("--tensorboard", default=None, help="Write losses for TensorBoard."),
 )  # fmt: skip
 @run_options(("the preset's",) * 3, ("Folder of runs and their cache.", "runs"))
@@ -70,9 +77,12 @@ def learn(file: Path | None, resume: bool, rank_timeout: float, **options: Any) 
                     continue
                 bar.clear()
                 print_lines((family_lines if plan.family else learned_lines)(plan))
-                for picture in write_pictures(plan, folder, spec.device):
-                    click.echo(f"picture  {picture}")
-                click.echo(f"plan     {folder / 'plan.json'}")
+                try:
+                    for picture in write_pictures(plan, folder, spec.device, spec.model):
+                        say(f"picture  {picture}")
+                except MissingPackage as missing:
+                    say(f"no pictures: {missing}")
+                say(f"plan     {folder / 'plan.json'}")
 
 
 COMMANDS = (learn,)

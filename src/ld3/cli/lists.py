@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ld3.cli.options import json_option, print_table
+from ld3.cli.say import say
 
 Entry = dict[str, Any]
 Columns = dict[str, str | Callable[[Entry], str]]  # by heading: what it shows of an entry
@@ -23,7 +24,7 @@ def solvers(json_: bool) -> None:
             "name": name,
             "orders": list(kind.orders),
             "default_order": kind().order,
-            "variants": list(kind.variants),
+            "variants": list(filter(None, kind.variants)),
             "nfe_per_step": kind().nfe(1),
             "summary": kind.summary,
         }
@@ -96,7 +97,7 @@ def models(json_: bool) -> None:
 
 def _print(entries: Iterable[Entry], as_json: bool, columns: Columns) -> None:
     if as_json:
-        click.echo(json.dumps(list(entries), indent=2))
+        say(json.dumps(list(entries), indent=2))
         return
     rows = [
         [column(entry) if callable(column) else _text(entry[column]) for column in columns.values()]

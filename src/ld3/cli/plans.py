@@ -23,6 +23,7 @@ from ld3.cli.options import (
     together,
     working,
 )
+from ld3.cli.say import say
 
 if TYPE_CHECKING:
     from ld3.plan import Plan
@@ -102,7 +103,7 @@ def score(
     if picture is not None or len(rows) > 1:
         picture = picture or path.parent / "guidance.png"
         draw_guidance(rows, picture)
-        click.echo(f"picture  {picture}")
+        say(f"picture  {picture}")
 
 
 @click.command()
@@ -128,18 +129,22 @@ def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) ->
     print_lines(plan_lines(plan))
     if picture is not None:
         draw_plan(plan, picture)
-        click.echo(f"picture  {picture}")
+        say(f"picture  {picture}")
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=FILE)
 @option(
-    "--to", "target", required=True, help="Tool: diffusers, comfyui, a1111, kdiffusion, text, hub."
+    "--to",
+    "target",
+    required=True,
+    help="Tool: diffusers, comfyui, comfyui-pack, a1111, a1111-pack, kdiffusion, text, hub.",
 )
 @out_option("Folder of the files.", "exported")
 @option("--name", help="Name of the plan in the tool.", shown="model and solver")
 @option("--base-model", help="hub: the model's address, owner/name.", shown="none")
-@option("--licence", default="apache-2.0", help="hub: licence of the plan.")
+@option("--licence", default="apache-2.0", help="hub, comfyui: licence of the plan.")
+@option("--publisher", help="comfyui: your id in its registry of nodes.", shown="none")
 def export(
     paths: tuple[Path, ...],
     target: str,
@@ -147,12 +152,14 @@ def export(
     name: str | None,
     base_model: str | None,
     licence: str,
+    publisher: str | None,
 ) -> None:
     """Write plans of one model for another tool, and check what was written."""
     from ld3.export import Wish, export_plans
 
     images = [path.parent / "samples.png" for path in paths]
-    wish = Wish(name, base_model, licence, tuple(file for file in images if file.is_file()))
+    shown = tuple(file for file in images if file.is_file())
+    wish = Wish(name, base_model, licence, shown, publisher or "")
     made = export_plans(target, [_load(path) for path in paths], out, wish)
     print_lines([*made.notes, *(f"wrote  {file}" for file in made.files)])
 

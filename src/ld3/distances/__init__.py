@@ -8,6 +8,7 @@ The computation is done in float32 or wider, whatever the dtype of the inputs.
 ``l1``, ``l2`` and ``pseudo_huber`` compare values and take any sample shape ``S``; all three are
 normalised by the number of values ``n = prod(S)``, so they do not grow with the resolution.
 ``FeatureDistance`` compares feature maps; :func:`.lpips.load_lpips` builds LPIPS from it.
+:func:`.clouds.chamfer` compares point clouds whatever the order of their points.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from ld3.distances.clouds import chamfer
 from ld3.errors import ModelError, SpecError
 
 Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -142,4 +144,9 @@ class FeatureDistance(nn.Module):
         return self._compare(self._unit_features(x), self._unit_features(y))
 
 
-DISTANCES: dict[str, Distance] = {"l1": l1, "l2": l2, "pseudo-huber": pseudo_huber}
+DISTANCES: dict[str, Distance] = {
+    "l1": l1,
+    "l2": l2,
+    "pseudo-huber": pseudo_huber,
+    "chamfer": chamfer,
+}

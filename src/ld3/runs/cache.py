@@ -58,7 +58,7 @@ class Cache:
 
         def stored() -> list[Any]:
             return [
-                None if file is None else read_proved_json(file, self._key(key))
+                read_proved_json(file, self._key(key))
                 for file, key in zip(files, keys, strict=True)
             ]
 
@@ -67,9 +67,14 @@ class Cache:
         for file, key, value in zip(files, keys, found, strict=True):
             if value is None:
                 value = next(made)
-                if file is not None and _is_finite(value):
+                if _is_finite(value):
                     write_proved_json(file, self._key(key), value)
             yield value
+
+    def has(self, kind: str, key: Key) -> bool:
+        """Whether tensors are stored here."""
+        file = self._file(kind, key, "safetensors")
+        return read_proved_tensors(file, self._key(key)) is not None
 
     def tensors(
         self, kind: str, key: Key, make: Callable[[], dict[str, Tensor]]
@@ -77,11 +82,11 @@ class Cache:
         """Tensors by name; not stored if one is not finite."""
         file = self._file(kind, key, "safetensors")
         found: dict[str, Tensor] | None = self.ranks.first_tensors(
-            lambda: None if file is None else read_proved_tensors(file, self._key(key))
+            lambda: read_proved_tensors(file, self._key(key))
         )
         if found is None:
             found = make()
-            if file is not None and all(bool(torch.isfinite(t).all()) for t in found.values()):
+            if all(bool(torch.isfinite(t).all()) for t in found.values()):
                 write_proved_tensors(file, self._key(key), found)
         return found
 
@@ -124,8 +129,7 @@ class Cache:
 
     def _chunk(self, kind: str, key: Key) -> dict[int, Tensor]:
         """The stored rows of a chunk by their seeds."""
-        file = self._file(kind, key, "safetensors")
-        stored = None if file is None else read_proved_tensors(file, self._key(key))
+        stored = read_proved_tensors(self._file(kind, key, "safetensors"), self._key(key))
         if stored is None:
             return {}
         return dict(zip(stored["seeds"].tolist(), stored["rows"], strict=True))

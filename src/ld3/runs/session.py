@@ -19,12 +19,15 @@ from torch import Tensor
 from ld3.distances import Distance
 from ld3.metrics.fidelity import per_sample, rmse
 from ld3.models import Model
+from ld3.problem import Problem
 from ld3.runs.cache import Cache
 from ld3.runs.progress import Report, counted, silent, uncounted
-from ld3.runs.ranks import Ranks
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.spec import BATCH, Settings
 from ld3.seeds import noise, seeds_for
 from ld3.share import Tensors
+from ld3.solvers import Solver
+from ld3.store import digest
 from ld3.table import Table
 from ld3.teacher import Pairs, Teacher, make_pairs, sample_table
 from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model, with_batch
@@ -61,6 +64,14 @@ class Session:
     def ranks(self) -> Ranks:
         return self.cache.ranks
 
+    def alone(self) -> "Session":
+        """The same for work that one rank does by itself."""
+        return replace(self, cache=replace(self.cache, ranks=ALONE))
+
+    def without_folder(self) -> "Session":
+        """The same, which neither reads nor stores anything."""
+        return replace(self, cache=Cache(None), _memory={})
+
     def at_guidance(self, scale: float) -> "Session":
         return self if scale == self.guidance else replace(self, guidance=scale)
 
@@ -84,6 +95,19 @@ class Session:
             "distance": self.measure.identity,
             "teacher": asdict(self.teacher),
         }
+
+    def problem(
+        self, solver: Solver, steps: int, train: int, valid: int, seed: int | None
+    ) -> Problem:
+        """With the pairs of a seed; without a seed there are none."""
+        empty = torch.empty(0, *self.model.shape, device=self.device)
+        none = Pairs((), empty, None, empty)
+        return Problem(
+            self.model, solver, steps, self.distance,
+            none if seed is None else self.training(train, seed),
+            none if seed is None else self.validation(valid, seed),
+            self.guidance, batch=self.batch, share=self.ranks.share,
+        )  # fmt: skip
 
     def training(self, count: int, run: int) -> Pairs:
         return self.pairs(seeds_for("training", count, run), "training pairs")
@@ -178,6 +202,14 @@ class Session:
             finite = all(found)
             yield {key: [v for f in found for v in f[key].tolist()] for key in KEYS if finite}
 
+    def stored(
+        self, kind: str, key: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Tensors from the cache; from memory where there is no folder."""
+        if self.cache.folder is not None:
+            return self.cache.tensors(kind, key, make)
+        return self._once(f"{kind} {digest(key)}", make)
+
     def _once(self, name: str, make: Callable[[], Made]) -> Made:
         if name not in self._memory:
             self._memory[name] = make()
@@ -206,7 +238,7 @@ def open_session(
     measure = make_measure(distance or spec.distance, loaded, spec.device)
     return Session(
         loaded, measure, teacher, reference_for(teacher, spec.reference_steps),
-        spec.guidance, spec.device, spec.batch or BATCH, cache, report,
+        spec.guidances[0], spec.device, spec.batch or BATCH, cache, report,
     )  # fmt: skip
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ld3.grids import TimeGrid, knots
 from ld3.known_grids.handmade import HANDMADE
-from ld3.models import bind
-from ld3.problem import Problem, take
+from ld3.models import bind, take
+from ld3.problem import Problem
 from ld3.sampling import trajectory
 from ld3.solvers import Solver
 

@@ -25,6 +25,8 @@ class Context:
     report: Report
     jobs: int = 1
     features: Path | None = None  # feature network for models that are not shipped
+    data: Path | None = None  # what samples are compared with: see `ld3 evaluate`
+    resize: str | None = None  # rule of the FID Inception
     device: str = "cpu"
     ranks: Ranks = ALONE
     engine_name: EngineName = "local"
@@ -49,8 +51,10 @@ class Context:
             "engine": self.engine_name, "gpus_per_cell": self.gpus_per_cell,
         }  # fmt: skip
         if self.model not in zoo.SHIPPED:
-            full = bool(options.get("full")) and self.features is not None
-            fixed |= {"features": self.features, "full": full}
+            known = self.features is not None or self.data is not None
+            fixed |= {"features": self.features, "full": bool(options.get("full")) and known}
+        if self.data is not None:
+            fixed |= {"features": self.features, "data": self.data, "resize": self.resize}
         return CompareSpec.read({**options, **fixed})
 
     def run_spec(self, options: Mapping[str, Any]) -> RunSpec:

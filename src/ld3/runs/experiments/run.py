@@ -68,6 +68,8 @@ def run_reproduce(
     jobs: int = 1,
     report: Report = silent,
     features: Path | None = None,
+    data: Path | None = None,
+    resize: str | None = None,
     device: str = "cpu",
     ranks: Ranks = ALONE,
     engine: EngineName = "local",
@@ -80,8 +82,9 @@ def run_reproduce(
     name, device = model or experiment.default, device_of(device)
     context = Context(
         model=experiment.model_of(name), folder=out / folder_name(experiment, name, quick),
-        out=out, report=report, jobs=jobs, features=features, device=device,
-        ranks=ranks, engine_name=engine, gpus_per_cell=gpus_per_cell,
+        out=out, report=report, jobs=jobs, features=features, data=data,
+        resize=resize, device=device, ranks=ranks, engine_name=engine,
+        gpus_per_cell=gpus_per_cell,
     )  # fmt: skip
     kind, options, given = read_options(experiment, name, quick, context)
     plots()  # a missing library is an error before hours of work, not after
@@ -96,7 +99,8 @@ def run_reproduce(
     return ExperimentResult(
         **(dict(findings) | {"tables": tables}), name=experiment.name, title=experiment.title,
         place=experiment.place, folder=context.folder.name, model=name, quick=quick, options=given,
-        command=f"ld3 reproduce {experiment.name} --model {name}" + " --quick" * quick,
+        command=f"ld3 reproduce {experiment.name} --model {name}" + " --quick" * quick
+        + (f" --data {data}" if data is not None else ""),
         versions={
             "ld3": __version__, "torch": str(torch.__version__),
             "python": platform.python_version(),

@@ -9,7 +9,7 @@ from ld3.errors import unknown
 from ld3.experiment import Value, Values
 from ld3.known_grids import GRIDS, HANDMADE, make_grid
 from ld3.metrics.bootstrap import Weights
-from ld3.runs.compare.run import compare_session
+from ld3.runs.compare.run import compare_session, set_metrics_of
 from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.compare.statistics import intervals
 from ld3.runs.progress import Report
@@ -77,7 +77,7 @@ class Scoring:
     @classmethod
     def of(cls, spec: CompareSpec, report: Report, ranks: Ranks = ALONE) -> "Scoring":
         session = compare_session(spec, report, ranks=ranks)
-        sets = SetMetrics.of(session, spec.judged, spec.features) if spec.full else None
+        sets = set_metrics_of(session, spec) if spec.full else None
         return cls(session, spec.held_out, sets)
 
     def to_teacher(self, teacher: Teacher) -> "Scoring":
