@@ -182,7 +182,7 @@ def kills(name: str, words: tuple[str, ...], count: int) -> Row:
 FAILURES = {  # how a rank fails: when, options, how both ranks end, how many lines are said
     "a sample that is not finite, on one rank": ("nan 1 40", (), (2, 2), 1),
     "a folder that cannot be written": ("", (), (2, 2), 1),
-    "a bug of the model, on one rank": ("bug 1 40", (), (2, 1), 0),
+    "a bug of the model, on one rank": ("bug 1 40", (), (2, 2), 1),
     "a rank killed by -9": ("kill 1 40", (), (2, -9), 1),
     "a rank that hangs": ("hang 1 40", ("--rank-timeout", "0.05"), (2, 2), 1),
     "a wrong option": ("", ("--recipe", "no=1"), (2, 2), 1),
