@@ -68,6 +68,7 @@ def test_the_card(folder: Path) -> None:
         "# My plans x",
         "pip install 'ld3[diffusers]'",
         "LD3Scheduler.from_config(pipe.scheduler.config, plans=[plan])",
+        'plan = Plan.load("sd15.json")',  # as `ld3 zoo get` calls it
         "from diffusers import FlowMatchEulerDiscreteScheduler",  # the list for stock schedulers
         "![samples of sd15](sd15/samples.png)",
         "| sd15 | owner SD 1.5 | 5 | 1 | dpmpp-3 | 0.01000 | logsnr 0.03000 | [report](sd15/rep",

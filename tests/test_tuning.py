@@ -237,10 +237,13 @@ def test_corrections_are_the_same_in_every_prediction(prediction: str) -> None:
     assert (table.run(bind_network(model), x) - wanted).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "euler-log"])
 @pytest.mark.parametrize("exact", [False, True])
 def test_exact_corrections_integrate_constant_networks(name: str, exact: bool) -> None:
-    """x on the line alpha c + sigma e stays there; free corrections leave it."""
+    """x on the line alpha c + sigma e stays there; free corrections leave it.
+
+    Euler in log sigma leaves it by itself.
+    """
     made = parameters(name, exact=exact)
     values, _ = shaken(made)
     values["net"] = torch.zeros_like(values["net"])  # at the solver's times

@@ -120,6 +120,9 @@ def test_which_plan_is_nearest(capsys: pytest.CaptureFixture[str]) -> None:
         if asked is top:
             assert (last, first) == wanted
     assert "all 12 steps" in capsys.readouterr().out
+    clean = torch.tensor([0.01, plans[0]["sigmas"][-1]])
+    x = torch.ones(2, 3)
+    assert ld3_sampler.sample_ld3(plans, lambda x, s: 0 * x, x, clean) is x  # nothing to remove
     for sigmas in (torch.tensor([10.0, 3.0, 1.0]), top[:5]):
         with pytest.raises(ValueError, match="take them from the same plan"):
             ld3_plans.nearest_part(plans, sigmas, True)
@@ -189,6 +192,10 @@ def test_denoisers_of_kdiffusion_are_checked() -> None:
     ):
         with pytest.raises(ValueError, match="use a plan that was learned for this model"):
             ld3_model.check_model(content, wrong)
+    flow = record(make_plan("flow", prediction="flow"))
+    ld3_model.check_model(flow, denoiser_of("", trained))
+    with pytest.raises(ValueError, match="got one that predicts another quantity"):
+        ld3_model.check_model(flow, denoiser_of("", own))
 
 
 # ---- AUTOMATIC1111 and Forge
@@ -393,6 +400,10 @@ def test_lists_of_ksampler(tmp_path: Path) -> None:
         model = Model(plan, spy.output)
         sigmas = samplers.SCHEDULER_HANDLERS["ld3_my_plan"].handler(model.model_sampling, 6)
         found = sample_custom(model, KSAMPLER(sampling.sample_ld3_my_plan), sigmas, spy.noise)
+        assert spy.loss(found) < 1e-4
+        sampler = KSAMPLER(sampling.sample_ld3_my_plan)  # as two nodes KSamplerAdvanced do
+        middle = sample_custom(model, sampler, sigmas[:4], spy.noise)
+        found = sample_custom(model, sampler, sigmas[3:], torch.zeros_like(spy.noise), middle)
         assert spy.loss(found) < 1e-4
         other = Model(make_plan("flow", prediction="flow"), spy.output).model_sampling
         with pytest.raises(ValueError, match="use a plan that was learned for this model"):

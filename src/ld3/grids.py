@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ld3.errors import PlanError
-from ld3.schedules import Schedule
+from ld3.schedules import Parts, Schedule, logarithms
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class TimeGrid:
 class Knots:
     """A grid seen through a schedule, computed once: what the formulas of a step are made of.
 
-    The tuples hold scalars (0-dim float64 tensors that carry gradients), one per knot.
+    The tuples hold scalars (0-dim float64 tensors that carry gradients), one per knot; those of a
+    schedule with P parts hold (P,).
     """
 
     schedule: Schedule
@@ -90,12 +91,25 @@ class Knots:
     @cached_property
     def phi(self) -> tuple[tuple[Tensor, ...], ...]:
         """phi[i][k-1] = phi_k(-h_i), k = 1..4: the integrals behind the x0-form methods."""
-        return tuple(row.unbind() for row in phi_functions(-torch.stack(self.h), 4))
+        return tuple(row.unbind(-1) for row in phi_functions(-torch.stack(self.h), 4))
+
+    def at(self, parts: Tensor) -> "Knots":
+        """Numbers of parts (P,) repeated for coordinates that belong to them, (D,)."""
+
+        def spread(values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return tuple(value[parts] for value in values)
+
+        return Knots(
+            self.schedule, self.steps, self.net, spread(self.alpha), spread(self.sigma),
+            spread(self.lam), spread(self.net_alpha), spread(self.net_sigma), spread(self.h),
+        )  # fmt: skip
 
 
 def knots(schedule: Schedule, grid: TimeGrid) -> Knots:
     """Look a grid up in a schedule."""
     t, net = grid.times, grid.net_times
+    if isinstance(schedule, Parts):
+        return _knots_of_parts(schedule, grid)
     lam = schedule.lam(t)
     return Knots(
         schedule=schedule,
@@ -107,6 +121,23 @@ def knots(schedule: Schedule, grid: TimeGrid) -> Knots:
         net_alpha=schedule.log_alpha(net).exp().unbind(),
         net_sigma=schedule.log_sigma(net).exp().unbind(),
         h=(lam[1:] - lam[:-1]).unbind(),
+    )
+
+
+def _knots_of_parts(schedule: Parts, grid: TimeGrid) -> Knots:
+    """One column for each part; alpha is 1."""
+    log_alpha, log_sigma = logarithms(schedule, grid.times)  # (N+1, P)
+    one, net_sigma = (v.exp() for v in logarithms(schedule, grid.net_times))
+    return Knots(
+        schedule=schedule,
+        steps=grid.steps,
+        net=grid.net_times.unbind(),
+        alpha=log_alpha.exp().unbind(),
+        sigma=log_sigma.exp().unbind(),
+        lam=(-log_sigma).unbind(),
+        net_alpha=one.unbind(),
+        net_sigma=net_sigma.unbind(),
+        h=(log_sigma[:-1] - log_sigma[1:]).unbind(),
     )
 
 

@@ -18,6 +18,7 @@ from ld3.models import Cond, Model, check_output, prior, to_network
 from ld3.predictions import PREDICTIONS
 from ld3.schedules import ends, schedule_to_json
 from ld3.seeds import noise
+from ld3.spaces import space_of
 from ld3.store import digest, tensor_checksum
 
 MEMBERS = (
@@ -54,7 +55,7 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
         cond = call_own("model: conditions", model.conditions, [0, 1])
         _check_condition(cond, len(x))
         out = call_own("model", model.forward, inner, told, cond)
-    check_output(out, x)
+    check_output(out, x, space_of(model))
     if not bool(torch.isfinite(out).all()):
         raise ModelError(
             f"model: got NaN or infinite values at t = {middle:.4g}, wanted finite; check the "
@@ -68,7 +69,7 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
         return
     slope = None
     if out.requires_grad:
-        probe = (out * noise([2, 3], model.shape, out.dtype, device)).sum()
+        probe = (out * noise([2, 3], out.shape[1:], out.dtype, device)).sum()
         slope = torch.autograd.grad(probe, told, allow_unused=True)[0]
     if slope is None or bool(slope == 0):
         raise ModelError(
@@ -101,9 +102,10 @@ def fingerprint(model: Model, device: torch.device | str = "cpu") -> str:
     x = prior(model, [0, 1], device)
     answers = []
     for share in (0.3, 0.5, 0.7):
-        inner, told = to_network(model, x * (1 - share), _time_at(model, share))
+        inner, told = to_network(model, _nearer(model, x, share), _time_at(model, share))
         out = model.forward(inner, told, model.conditions([0, 1])).double()
-        answers += [f"{out.square().mean().sqrt():.3g}", f"{(out * x).mean():.3g}"]
+        other = x if out.shape == x.shape else noise([0, 1], out.shape[1:], out.dtype, device)
+        answers += [f"{out.square().mean().sqrt():.3g}", f"{(out * other).mean():.3g}"]
     return hashlib.sha256(" ".join(answers).encode()).hexdigest()[:16]
 
 
@@ -142,9 +144,9 @@ def _measured(model: Model, device: torch.device | str) -> str:
     answers = []
     with _one_thread():
         for share in SHARES:
-            inner, t = to_network(model, x * (1 - share), _time_at(model, share))
+            inner, t = to_network(model, _nearer(model, x, share), _time_at(model, share))
             answers += [_number(model.forward(inner, t, each)) for each in conds]
-        answers.append(_number(model.decode(0.5 * x)))
+        answers.append(_number(model.decode(_nearer(model, x, 0.5))))
     return digest([contents(model), contents(model.conditions(CONDITIONS)), answers])
 
 
@@ -212,6 +214,11 @@ def _inside(value: object) -> list[object]:
 
 def _is_network(value: object) -> bool:
     return isinstance(value, Tensor | nn.Module)
+
+
+def _nearer(model: Model, x: Tensor, share: float) -> Tensor:
+    """x with its noise taken back by a share; states that are not vectors as they are."""
+    return x * (1 - share) if space_of(model) is None else x
 
 
 def _time_at(model: Model, share: float) -> Tensor:

@@ -23,6 +23,7 @@ from ld3.predictions import Prediction, to_x0
 from ld3.schedules import Schedule
 from ld3.seeds import noise
 from ld3.solvers.base import Denoise
+from ld3.spaces import Space, space_of
 from ld3.store import digest
 
 Cond = Tensor | Mapping[str, Tensor] | None
@@ -30,7 +31,11 @@ Cond = Tensor | Mapping[str, Tensor] | None
 
 
 class Model(Protocol):
-    """One pre-trained network."""
+    """One pre-trained network.
+
+    A model whose states are not vectors also has `space`, a :class:`ld3.spaces.Space`; its network
+    predicts eps, as a tangent. `shape` is then that of the noise.
+    """
 
     @property
     def schedule(self) -> Schedule: ...
@@ -71,6 +76,7 @@ class ModelDefaults:
     exact_time: ClassVar[bool] = False
     digest: ClassVar[str | None] = None
     identity: ClassVar[str | None] = None
+    space: ClassVar[Space | None] = None
 
     def conditions(self, seeds: Sequence[int]) -> Cond:
         return None
@@ -175,7 +181,7 @@ class ClampedModel:
 
 
 def _to_x0(model: Model, out: Tensor, x: Tensor, t: Tensor) -> Tensor:
-    if model.prediction == "x0":
+    if model.prediction == "x0" or space_of(model) is not None:
         return out
     alpha, sigma = model.schedule.log_alpha(t).exp(), model.schedule.log_sigma(t).exp()
     return to_x0(model.prediction, out, x, alpha, sigma)
@@ -199,6 +205,7 @@ def bind_network(
     guide = getattr(model, "guide", torch.lerp)  # a model may have a rule of its own
     null = model.null(cond) if guidance != 1 else None
     both = _cat(cond, null) if guidance != 1 and guide_by == "batch" else None
+    space = space_of(model)
 
     def guided(x: Tensor, t: Tensor) -> Tensor:
         if guidance == 1:
@@ -213,7 +220,7 @@ def bind_network(
     def network(x: Tensor, t: Tensor) -> Tensor:
         inner, told = to_network(model, x, t)
         out = call_own("model", answer, inner, told)
-        check_output(out, x)
+        check_output(out, x, space)
         return out.to(x.dtype)
 
     def answer(x: Tensor, t: Tensor) -> Tensor:
@@ -233,7 +240,10 @@ def bind(
     guide_by: Literal["batch", "calls"] = "batch",
     checkpoint: bool = False,
 ) -> Denoise:
-    """Like :func:`bind_network`, but with the output turned into x0: what solvers ask for."""
+    """Like :func:`bind_network`, but with the output turned into x0: what solvers ask for.
+
+    On a space the output stays eps, a tangent.
+    """
     network = bind_network(model, cond, guidance=guidance, guide_by=guide_by, checkpoint=checkpoint)
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
@@ -264,12 +274,20 @@ def prior(model: Model, seeds: Sequence[int], device: torch.device | str = "cpu"
     dtype = (
         torch.float32 if model.dtype is None else torch.promote_types(model.dtype, torch.float32)
     )
-    return model.schedule.prior_std * noise(seeds, model.shape, dtype, device)
+    return start(model, noise(seeds, model.shape, dtype, device))
+
+
+def start(model: Model, z: Tensor) -> Tensor:
+    """x at t_max for unit-variance noise z (B, *shape)."""
+    space = space_of(model)
+    return model.schedule.prior_std * z if space is None else space.start(z)
 
 
 @torch.no_grad()
 def is_latent(model: Model, device: torch.device | str = "cpu") -> bool:
     """Whether samples are not x itself but decoded from it."""
+    if space_of(model) is not None:
+        return False
     x = torch.linspace(-1, 1, math.prod(model.shape), device=device).view(1, *model.shape)
     return not torch.equal(model.decode(x), x)
 
@@ -283,13 +301,17 @@ def to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     return inner, t.to(x.device, torch.promote_types(inner.dtype, torch.float32))
 
 
-def check_output(out: Tensor, x: Tensor) -> None:
+def check_output(out: Tensor, x: Tensor, space: Space | None = None) -> None:
+    wanted = tuple(x.shape) if space is None else (len(x), len(space.parts))
     if not isinstance(out, Tensor):
         raise ModelError(
-            f"model: got {type(out).__name__} as its output, expected a tensor of shape "
-            f"{tuple(x.shape)}"
+            f"model: got {type(out).__name__} as its output, expected a tensor of shape {wanted}"
         )
-    if out.shape != x.shape:
+    if space is not None and out.shape != wanted:
+        raise ModelError(
+            f"model: got an output of shape {tuple(out.shape)}, wanted tangents of shape {wanted}"
+        )
+    if space is None and out.shape != x.shape:
         raise ModelError(
             f"model: got an output of shape {tuple(out.shape)} for x of shape {tuple(x.shape)}, "
             "wanted the same; a network with learned variance returns twice the channels: keep the "

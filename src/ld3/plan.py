@@ -26,6 +26,7 @@ from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
 from ld3.scores import FamilyScores, Number, Scores
 from ld3.solvers import Solver, make_solver
+from ld3.spaces import space_of
 from ld3.store import read_json, write_json
 from ld3.table import Increments, Table, TunedSolver
 from ld3.teacher import sample_batches
@@ -112,6 +113,7 @@ class Provenance(_Part):
     reference: dict[str, Any] = {}  # the solution that `to_accurate` compares with
     starts: StartsPart = StartsPart()
     start: Text = ""  # the one that ended best
+    distance: Text = ""  # that was learned with, and why if `auto` chose it
     secant: Number = 0.0  # slopes in time are secants of this half-width in lam; 0: exact
     evaluations: Annotated[int, Field(ge=0)] = 0  # on one sample, a backward pass as two
     teacher_evaluations: Annotated[int, Field(ge=0)] = 0
@@ -275,6 +277,8 @@ class Plan(_Part):
             ("weights", digest, self.model.digest),
         )
         for what, got, wanted in pairs:
+            if what == "shape" and space_of(model) is not None:
+                continue  # it is that of one molecule; a plan serves all
             if got != wanted:
                 raise PlanError(
                     f"plan: got a model with {what} {got}, wanted {wanted} as in "

@@ -26,12 +26,13 @@ from torch import Tensor
 
 from ld3.distances import Distance, FeatureDistance, Features
 from ld3.grids import TimeGrid, knots
-from ld3.models import Cond, Model, bind, take
+from ld3.models import Cond, Model, bind, start, take
 from ld3.sampling import integrate
 from ld3.schedules import Schedule, ends
 from ld3.share import Share, Tensors, alone
 from ld3.solvers import Denoise, Solver
-from ld3.table import Table
+from ld3.spaces import space_of
+from ld3.table import Table, compile_table
 from ld3.teacher import Pairs
 
 TINY = 1e-30  # smallest distance whose power is taken
@@ -149,7 +150,7 @@ class Student:
                 both = (_with_secant(both[0], schedule, h), _with_secant(both[1], schedule, h))
             denoise = _in_turn(both[0], again, both[1])
         z = pairs.noise[index] if noise is None else noise
-        return table.follow(denoise, problem.model.schedule.prior_std * z, known)
+        return table.follow(denoise, start(problem.model, z), known, space_of(problem.model))
 
     @torch.no_grad()
     def mean_loss(
@@ -178,7 +179,11 @@ class Student:
         """Mean squared error of the samples, scaled from the variance of targets to that of x."""
         target = self._pairs[part].target
         error = (self.problem.model.decode(x) - target[index]).double().square().flatten(1).mean(1)
-        return float(error.mean() * x.double().var() / target.double().var())
+        return float(error.mean() * self.vectors(x).double().var() / target.double().var())
+
+    def vectors(self, x: Tensor) -> Tensor:
+        """x (B, ...) where it is a vector; else the decoded sample, whose changes have a size."""
+        return x if space_of(self.problem.model) is None else self.problem.model.decode(x)
 
     @torch.no_grad()
     def residual(self, x: Tensor, index: Tensor) -> Tensor:
@@ -204,7 +209,8 @@ class Student:
         The sums run over the inner points of the student's trajectories on validation pairs. The
         value is near 0 for a smooth network; at 1 and above the slope at a point misleads.
         """
-        schedule, pairs = self.problem.model.schedule, self.problem.valid
+        model, pairs = self.problem.model, self.problem.valid
+        schedule, space = model.schedule, space_of(model)
 
         def make(index: Tensor) -> Tensors:
             denoise, squares = self._denoise(take(pairs.cond, index)), []
@@ -216,8 +222,11 @@ class Student:
                     squares.append([float(d.double().square().sum()) for d in (near - far, far)])
                 return denoise(x, t)
 
-            x = schedule.prior_std * pairs.noise[index]
-            integrate(compare, self.problem.solver, knots(schedule, grid), x)
+            x, k = start(model, pairs.noise[index]), knots(schedule, grid)
+            if space is None:
+                integrate(compare, self.problem.solver, k, x)
+            else:
+                compile_table(self.problem.solver, k).run(compare, x, space)
             return {"squares": torch.tensor(squares, dtype=torch.float64, device="cpu")}
 
         apart = total = 0.0
@@ -235,11 +244,11 @@ class Student:
     def _first_answers(self, part: Part) -> Tensor:
         """D(x_T, t_max) for the noise of all pairs."""
         if part not in self._first:
-            schedule, pairs = self.problem.model.schedule, self._pairs[part]
-            t = torch.tensor(schedule.t_max, dtype=torch.float64, device="cpu")
+            model, pairs = self.problem.model, self._pairs[part]
+            t = torch.tensor(model.schedule.t_max, dtype=torch.float64, device="cpu")
 
             def make(i: Tensor) -> Tensors:
-                x = schedule.prior_std * pairs.noise[i]
+                x = start(model, pairs.noise[i])
                 return {"answers": self._denoise(take(pairs.cond, i))(x, t)}
 
             made = self.shared(make, chunks(len(pairs), self.problem.batch))

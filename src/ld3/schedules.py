@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -289,6 +289,93 @@ class Flow:
 
 
 @dataclass(frozen=True)
+class Geometric:
+    """Variance exploding, alpha = 1, sigma = low^(1-t) high^t with t from 0 to 1."""
+
+    low: float
+    high: float
+
+    t_min = 0.0
+    t_max = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high < math.inf:
+            raise SpecError(f"sigma: got {self.low} to {self.high}, expected 0 < low < high")
+
+    @property
+    def prior_std(self) -> float:
+        return self.high
+
+    @property
+    def rate(self) -> float:
+        """log(high / low) = -d lam / dt."""
+        return math.log(self.high / self.low)
+
+    def log_alpha(self, t: Tensor) -> Tensor:
+        return 0.0 * t
+
+    def log_sigma(self, t: Tensor) -> Tensor:
+        return math.log(self.low) + self.rate * t
+
+    def lam(self, t: Tensor) -> Tensor:
+        return -self.log_sigma(t)
+
+    def time_at(self, lam: Tensor) -> Tensor:
+        return (-lam - math.log(self.low)) / self.rate
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Several geometric processes that share t, one for each part of a state (:mod:`ld3.spaces`).
+
+    Grids, searches and the learner place times; to them this is the schedule of the first part.
+    Solvers get the numbers of all parts.
+    """
+
+    lows: tuple[float, ...]
+    highs: tuple[float, ...]
+
+    t_min = 0.0
+    t_max = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.lows or len(self.lows) != len(self.highs):
+            raise SpecError(
+                f"parts: got {len(self.lows)} low and {len(self.highs)} high noise levels, "
+                "expected one of both for each part"
+            )
+        _ = self.parts
+
+    @cached_property
+    def parts(self) -> tuple[Geometric, ...]:
+        return tuple(Geometric(*ends) for ends in zip(self.lows, self.highs, strict=True))
+
+    @property
+    def prior_std(self) -> float:
+        return self.parts[0].prior_std
+
+    def log_alpha(self, t: Tensor) -> Tensor:
+        return self.parts[0].log_alpha(t)
+
+    def log_sigma(self, t: Tensor) -> Tensor:
+        return self.parts[0].log_sigma(t)
+
+    def lam(self, t: Tensor) -> Tensor:
+        return self.parts[0].lam(t)
+
+    def time_at(self, lam: Tensor) -> Tensor:
+        return self.parts[0].time_at(lam)
+
+
+def logarithms(schedule: Schedule, t: Tensor) -> tuple[Tensor, Tensor]:
+    """log alpha and log sigma at t (*,), as (*,); of :class:`Parts` one column each, (*, P)."""
+    if isinstance(schedule, Parts):
+        log_sigma = torch.stack([part.log_sigma(t) for part in schedule.parts], -1)
+        return torch.zeros_like(log_sigma), log_sigma
+    return schedule.log_alpha(t), schedule.log_sigma(t)
+
+
+@dataclass(frozen=True)
 class Tabulated:
     """A schedule of one's own, written down: t, log alpha and their slopes at points even in lam.
 
@@ -416,9 +503,8 @@ def make_schedule(name: str) -> Schedule:
     return SCHEDULES[name][0]()
 
 
-_KINDS: dict[str, type[EDM | VPLinear | VPCosine | Discrete | Flow | Tabulated]] = {
-    kind.__name__: kind for kind in (EDM, VPLinear, VPCosine, Discrete, Flow, Tabulated)
-}
+_Kind = EDM | VPLinear | VPCosine | Discrete | Flow | Geometric | Parts | Tabulated
+_KINDS: dict[str, type[_Kind]] = {kind.__name__: kind for kind in get_args(_Kind)}
 
 
 @cache

@@ -11,6 +11,13 @@ the solver. The outputs are the network's own (x0, eps, v or flow velocity): the
 the numbers too. One executor of a dozen lines runs any method from its table.
 
 A tuned solver is such a table with corrections added to the weights of its x0 form.
+
+States that are not vectors (:mod:`ld3.spaces`) are moved, step by step, by tangents:
+
+    X_{n+1} = move(X_n, sum_{j <= n} (V[n+1, 1+j] - V[n, 1+j]) o_j)
+
+where o_j is eps as a tangent and V has a column of numbers for each part of the schedule. For
+vectors, where a move is a sum, both forms are the same.
 """
 
 from collections.abc import Sequence
@@ -22,12 +29,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ld3.errors import PlanError
+from ld3.errors import PlanError, SpecError
 from ld3.grids import Knots, TimeGrid, knots
 from ld3.predictions import Prediction, to_x0
 from ld3.sampling import integrate
-from ld3.schedules import Schedule
+from ld3.schedules import Parts, Schedule, logarithms
 from ld3.solvers.base import Denoise, Solver, combine
+from ld3.spaces import Space
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -68,15 +76,19 @@ class _WeightedSum(torch.autograd.Function):
 class Table:
     """V and the network times; float64 on the CPU."""
 
-    weights: Tensor  # (M+1, M+1), row n holds the weights of X_n on x_T, o_0 .. o_{M-1}
+    weights: Tensor  # (M+1, M+1), row n holds the weights of X_n on x_T, o_0 .. o_{M-1}; of
+    # a schedule with P parts (M+1, M+1, P), on eps
     net_times: Tensor  # (M,)
 
     @property
     def nfe(self) -> int:
         return len(self.net_times)
 
-    def run(self, network: Denoise, x: Tensor) -> Tensor:
+    def run(self, network: Denoise, x: Tensor, space: Space | None = None) -> Tensor:
         """The sample from x = x_T, with numbers for weights: no gradient reaches the table."""
+        if space is not None:
+            fixed = Table(self.weights.detach(), self.net_times.detach())
+            return fixed._moved(network, x, (), space)[0]
         state, outputs = x, []
         for t, on_start, on_state, on_outputs in self._program:
             outputs.append(network(state, t))
@@ -86,9 +98,15 @@ class Table:
         return state
 
     def follow(
-        self, network: Denoise, x: Tensor, known: Sequence[Tensor] = ()
+        self,
+        network: Denoise,
+        x: Tensor,
+        known: Sequence[Tensor] = (),
+        space: Space | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         """The sample with gradients to the table, and all outputs; `known` ones are not asked."""
+        if space is not None:
+            return self._moved(network, x, known, space)
         outputs = list(known)
         for n in range(len(outputs), self.nfe):
             state: Tensor = _WeightedSum.apply(self.weights[n, : n + 1], x, *outputs)  # type: ignore[no-untyped-call]
@@ -96,10 +114,24 @@ class Table:
         sample: Tensor = _WeightedSum.apply(self.weights[-1], x, *outputs)  # type: ignore[no-untyped-call]
         return sample, outputs
 
+    def _moved(
+        self, network: Denoise, x: Tensor, known: Sequence[Tensor], space: Space
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The sample on a space, and all outputs, tangents (B, D)."""
+        steps = self.weights.diff(dim=0)[:, 1:].index_select(-1, space.parts)  # (M, M, D)
+        state, outputs = x, list(known)
+        for n in range(self.nfe):
+            if n == len(outputs):
+                outputs.append(network(state, self.net_times[n]))
+            newest = outputs[n]
+            weights = steps[n, : n + 1].to(newest.device, newest.dtype)
+            state = space.move(state, combine(weights.unbind(), outputs[: n + 1]))
+        return state, outputs
+
     def in_outputs(self, prediction: Prediction, schedule: Schedule) -> "Table":
         """From the x0 form to the network's own outputs: m_j = x0 behind o_j at X_j."""
-        unit = torch.eye(self.nfe + 1, dtype=torch.float64, device="cpu")
-        alphas, sigmas = (f(self.net_times).exp() for f in (schedule.log_alpha, schedule.log_sigma))
+        unit = _unit_vectors(self.nfe + 1, schedule)
+        alphas, sigmas = (value.exp() for value in logarithms(schedule, self.net_times))
         answers: list[Tensor] = []
         rows: list[Tensor] = []
         for n, row in enumerate(self.weights):
@@ -123,6 +155,11 @@ class Table:
 
     def increments(self, form: Prediction, schedule: Schedule) -> "Increments":
         """Of an x0 form, step by step: for tools that own the state between evaluations."""
+        if isinstance(schedule, Parts):
+            raise PlanError(
+                "plan: got one for states that are not vectors, expected one for vectors: other "
+                "tools add steps up"
+            )
         rows = self.in_outputs(form, schedule).weights.detach()
         ratios, weights = [], []
         for n in range(self.nfe):
@@ -194,10 +231,11 @@ def compile_table(
 ) -> Table:
     """Run the solver on unit vectors: the states are then the rows of V.
 
-    `corrections` (M, M+1) are added to rows 1..M in the x0 form.
+    `corrections` (M, M+1) are added to rows 1..M in the x0 form. For a schedule with parts the
+    table is on eps, whatever `prediction` says.
     """
     count = solver.nfe(k.steps)
-    unit = torch.eye(count + 1, dtype=torch.float64, device="cpu")
+    unit = _unit_vectors(count + 1, k.schedule)
     rows: list[Tensor] = []
     net_times: list[Tensor] = []
 
@@ -209,6 +247,34 @@ def compile_table(
     rows.append(integrate(answer, solver, k, unit[0]))
     weights = torch.stack(rows)
     if corrections is not None:
-        weights = torch.cat([weights[:1], weights[1:] + corrections])
+        added = corrections if unit.ndim == 2 else corrections[..., None]
+        weights = torch.cat([weights[:1], weights[1:] + added])
     table = Table(weights, torch.stack(net_times))
+    if isinstance(k.schedule, Parts):
+        return _tangent_table(table, k.schedule, corrections is not None)
     return table if prediction == "x0" else table.in_outputs(prediction, k.schedule)
+
+
+def _unit_vectors(count: int, schedule: Schedule) -> Tensor:
+    """(count, count), or (count, count, P) for P parts."""
+    unit = torch.eye(count, dtype=torch.float64, device="cpu")
+    if isinstance(schedule, Parts):
+        return unit[..., None].expand(-1, -1, len(schedule.parts))
+    return unit
+
+
+def _tangent_table(table: Table, schedule: Parts, corrected: bool) -> Table:
+    """On eps. Every state keeps all of x_T, or it could not be reached by tangents."""
+    table = table.in_outputs("eps", schedule)
+    off = (table.weights[:, 0].detach() - 1).abs().max()
+    if float(off) > 1e-6 and not corrected:
+        raise SpecError(
+            "solver: got one with times of its own inside a step (dpm-single), expected another on "
+            "states that are not vectors: their parts have different noise at one time"
+        )
+    if float(off) > 1e-6:
+        raise PlanError(
+            f"table: got corrections that change the weight of the start by {float(off):.2g}, "
+            "expected none on states that are not vectors; learn with the recipe's exact = true"
+        )
+    return table

@@ -12,11 +12,12 @@ from torch import Tensor
 from ld3.errors import ModelError
 from ld3.grids import knots
 from ld3.known_grids import make_grid
-from ld3.models import Cond, Model, bind_network, take
+from ld3.models import Cond, Model, bind_network, start, take
 from ld3.predictions import Prediction
 from ld3.schedules import Schedule
 from ld3.seeds import noise
 from ld3.solvers import Solver, make_solver
+from ld3.spaces import space_of
 from ld3.table import Table, compile_table
 
 BATCH = 32  # samples at a time
@@ -119,9 +120,10 @@ def sample_table(
     cond: Cond = None,
 ) -> Tensor:
     """Decoded samples of a table, one per seed, in one batch; `cond` replaces the model's own."""
-    x = model.schedule.prior_std * noise(seeds, model.shape, device=device)
+    x = start(model, noise(seeds, model.shape, device=device))
     cond = model.conditions(seeds) if cond is None else cond
-    return model.decode(table.run(bind_network(model, cond, guidance=guidance), x))
+    network = bind_network(model, cond, guidance=guidance)
+    return model.decode(table.run(network, x, space_of(model)))
 
 
 def _check_finite(
@@ -157,5 +159,6 @@ def _first_bad_time(
         return out
 
     table = teacher.table(model.schedule, model.prediction)
-    table.run(watched, model.schedule.prior_std * noise(seeds, model.shape, device=device))
+    x = start(model, noise(seeds, model.shape, device=device))
+    table.run(watched, x, space_of(model))
     return f"first at t = {when[0]:.4g}" if when else "in the decoder or in the last steps"

@@ -14,19 +14,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from comfyui_prompts import (
+    CFG,
+    FIRST,
+    MODELS,
+    SHAPES,
+    SPLIT,
+    STEPS,
+    STOCK,
+    advanced,
+    ksampler,
+    stock,
+    tiny,
+    workflows,
+)
 from rows import Row, apart, commit
 from safetensors.torch import load_file, save_file
 
 from ld3.export import Wish, export_plans
-from ld3.export.comfyui_workflows import examples
+from ld3.export.comfyui_workflows import single
 from plans import make_plan
 
 HERE = Path(__file__).parent
-SHAPES = {"sd": [1, 4, 8, 8], "wan": [1, 16, 2, 8, 8]}
-MODELS = {"sd": ["sd", "sd"], "wan": ["wan-high", "wan-low"]}
-SPLIT, FIRST, STEPS, CFG = 3, 2, 6, 2.0
-STOCK = {"euler": "euler", "heun": "heun", "dpmpp": "dpmpp_2m", "dpmpp full": "dpmpp_2m"}
-
 TEST_NODES = """
 import torch
 
@@ -77,6 +86,7 @@ def _rows(checkout: Path, python: str, base: Path) -> Iterator[Row]:
     for name, plan in plans.items():
         export_plans("comfyui-pack", [plan], base / "custom_nodes", Wish(name=name))
         plan.save(base / f"{name}.json")
+    export_plans("comfyui", [plans["sd"]], base / "custom_nodes", Wish(name="one"))
     for family, shape in SHAPES.items():
         drawn = 0.3 * torch.randn(shape, generator=torch.Generator().manual_seed(7))
         content = {"latent_tensor": drawn, "latent_format_version_0": torch.tensor([])}
@@ -105,12 +115,17 @@ def _rows(checkout: Path, python: str, base: Path) -> Iterator[Row]:
                 yield Row(version, f"{family}: {name}", label, apart(sample, want), limit)
         sample = draw(address, base, ksampler("sd", "ld3_sd", "ld3_sd", STEPS))
         yield Row(version, "KSampler", "ours", apart(sample, wanted["sd plain"]))
+        sample = draw(address, base, tiny(single("one", STEPS).prompt(), "sd"))
+        yield Row(version, "the nodes for one plan", "ours", apart(sample, wanted["sd plain"]))
         for name, sampler in STOCK.items():
             sample = draw(address, base, stock("sd", name, sampler))
             limit = None if name == "dpmpp" else 1e-3  # theirs ends in x / alpha
             yield Row(version, f"{sampler}, MODEL and SIGMAS of a {name} plan", "ours",
                       apart(sample, wanted[f"{name} plain"]), limit)  # fmt: skip
         sample = draw(address, base, ksampler("sd", "ld3_sd", "ld3_sd", 20))
+        experts = draw(address, base, advanced())
+        yield Row(version, "two KSamplerAdvanced, the two Wan models", "ours, unsplit",
+                  apart(experts, wanted["wan split"]))  # fmt: skip
         yield Row(version, "KSampler, 20 steps", "ours, 6 steps",
                   apart(sample, wanted["sd plain"]))  # fmt: skip
         wrong = workflows("wan")["text_to_image"]
@@ -156,84 +171,6 @@ def _ours(checkout: Path, python: str, base: Path) -> dict[str, torch.Tensor]:
     out = base / "ours.safetensors"
     run_python(python, checkout, "ours", base / "cases.json", base / "models/diffusion_models", out)
     return load_file(out)
-
-
-def workflows(family: str) -> dict[str, dict[str, Any]]:
-    """The shipped examples with a tiny model, a random text, and latents in place of images."""
-    found = {}
-    for name, flow in examples(family, STEPS).items():
-        prompt = flow.prompt()
-        found[name] = _tiny(prompt, family)
-    found["image_to_image"] = json.loads(
-        json.dumps(found["image_to_image"]).replace('"denoise": 0.6', f'"denoise": {4 / STEPS}')
-    )
-    found["split restart"] = json.loads(json.dumps(found["split"]).replace("hand over", "restart"))
-    return found
-
-
-def _tiny(prompt: dict[str, Any], family: str) -> dict[str, Any]:
-    tokens, width = {"sd": (77, 768), "wan": (16, 4096)}[family]
-    models, texts, drawn = list(MODELS[family]), [1, 2], None
-    kept = {}
-    for key, node in prompt.items():
-        kind, inputs = node["class_type"], node["inputs"]
-        if kind == "CheckpointLoaderSimple":
-            name = f"{models.pop(0)}.safetensors"
-            node = _node("UNETLoader", unet_name=name, weight_dtype="default")
-        elif kind == "CLIPTextEncode":
-            node = _node("LD3TestCondition", seed=texts.pop(0), tokens=tokens, width=width)
-        elif kind == "LoadImage":
-            node = _node("LD3TestHalf")
-        elif kind == "VAEEncode":
-            node = _node("LoadLatent", latent=f"{family}.latent")
-        elif kind == "EmptyLatentImage":
-            node = _empty(family)
-        elif kind == "VAEDecode":
-            drawn = inputs["samples"]
-            continue
-        elif kind == "SaveImage":
-            node = _node("SaveLatent", samples=drawn, filename_prefix="drawn")
-        elif kind == "SamplerCustom":
-            node = _node(kind, **(inputs | {"cfg": CFG}))
-        kept[key] = node
-    return kept
-
-
-def _node(kind: str, **inputs: Any) -> dict[str, Any]:
-    return {"class_type": kind, "inputs": inputs}
-
-
-def _empty(family: str) -> dict[str, Any]:
-    size = {"width": 64, "height": 64, "batch_size": 1}
-    if family == "wan":
-        return _node("EmptyHunyuanLatentVideo", length=5, **size)
-    return _node("EmptyLatentImage", **size)
-
-
-def ksampler(family: str, sampler: str, scheduler: str, steps: int) -> dict[str, Any]:
-    """A plain KSampler with entries of its lists."""
-    prompt = workflows(family)["text_to_image"]
-    (number,) = (key for key, node in prompt.items() if node["class_type"] == "SamplerCustom")
-    (plan,) = (key for key, node in prompt.items() if node["class_type"] == "LD3Plan")
-    inputs = prompt[number]["inputs"]
-    prompt[number] = _node(
-        "KSampler", model=prompt[plan]["inputs"]["model"], seed=0, steps=steps, cfg=CFG,
-        sampler_name=sampler, scheduler=scheduler, positive=inputs["positive"],
-        negative=inputs["negative"], latent_image=inputs["latent_image"], denoise=1.0,
-    )  # fmt: skip
-    del prompt[plan]
-    return prompt
-
-
-def stock(family: str, plan: str, sampler: str) -> dict[str, Any]:
-    """A sampler of ComfyUI on the SIGMAS of a plan, with its network times in the MODEL."""
-    prompt = workflows(family)["text_to_image"]
-    for node in prompt.values():
-        if node["class_type"] == "LD3Plan":
-            node["inputs"] |= {"plan": plan, "sampler": "other"}
-        if node["class_type"] == "SamplerCustom":
-            node["inputs"]["sampler"] = ["100", 0]
-    return prompt | {"100": _node("KSamplerSelect", sampler_name=sampler)}
 
 
 @contextmanager

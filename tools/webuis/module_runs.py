@@ -12,11 +12,12 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 import torch
+from module_stubs import forge_stubs, package, web_ui_stubs
 from rows import apart
 
 from ld3.export import Wish, export_plans
@@ -26,43 +27,6 @@ from plans import make_plan
 
 TOOL, CHECKOUT, KDIFFUSION, OUT = sys.argv[1], *map(Path, sys.argv[2:5])
 SHAPE = (16, 24, 1, 1)  # samples, dimensions of the test problem
-
-
-class Nothing:
-    """Settings that are off, functions that do nothing."""
-
-    def __init__(self, *words, **names):
-        self.__dict__.update(names)
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Nothing()
-
-    def __call__(self, *words, **names):
-        return Nothing()
-
-    def __bool__(self):
-        return False
-
-    def __eq__(self, other):
-        return other in (0, False, None)
-
-    __hash__ = object.__hash__
-
-
-class Empty(ModuleType):
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Nothing
-
-
-def package(name, folder):
-    """A package whose own __init__ is not run, so that only what is used must be installed."""
-    made = ModuleType(name)
-    made.__path__ = [str(folder)]
-    sys.modules[name] = made
 
 
 def network(spy, schedule):
@@ -82,7 +46,7 @@ def alphas_cumprod(schedule):
 def main():
     sys.path.insert(0, str(CHECKOUT))
     if TOOL == "forge":
-        forge_stubs()
+        forge_stubs(CHECKOUT)
     package("k_diffusion", (CHECKOUT if TOOL == "forge" else KDIFFUSION) / "k_diffusion")
     for part in ("utils", "sampling", "external"):
         made = importlib.import_module(f"k_diffusion.{part}")
@@ -148,7 +112,7 @@ def web_ui():
     """The samplers that the exported extension registers, made and called as the web UI does."""
     plans = [make_plan("sd", "dpmpp", 3, steps=n) for n in (5, 8)]
     schedule = plans[0].noise_schedule
-    shared = stubs()
+    shared = web_ui_stubs(CHECKOUT)
     export_plans("a1111-pack", plans, OUT.parent, Wish(name="x"))
     flow = make_plan("flow", "dpmpp", 3, prediction="flow", steps=6)
     script = export_plans("a1111-pack", [flow], OUT.parent, Wish(name="flow")).files[0]
@@ -174,6 +138,10 @@ def web_ui():
         with rounding(script):
             spy, sample = text_to_image(plans[1], 8)
             yield "the same with times as Forge rounds them", "ours", spy.loss(sample), None
+    top = plans[1].noise_schedule.lam(plans[1].grid.times[0]).neg().exp().item()
+    spy, sample = text_to_image(plans[1], 8)
+    found = apart(sample, accurate(plans[1], spy, top, 0.0))
+    yield "text to image, 8 steps", "an accurate solution", found, None
     spy, sample = text_to_image(plans[1], 20)
     yield "20 steps", "ours, 8 steps", spy.loss(sample)
     spy, sample = text_to_image(plans[1], 20, scheduler="Karras")
@@ -235,8 +203,8 @@ def tail(plan, spy, first):
     return table.run(denoise, alpha * 0.3 + sigma * spy.noise)
 
 
-def accurate(plan, spy, level):
-    """The ODE from the image 0.3 with noise of this level, by 200 steps of DPM++."""
+def accurate(plan, spy, level, image=0.3):
+    """The ODE from an image with noise of this level, by 200 steps of DPM++."""
     import ld3
 
     schedule = plan.noise_schedule
@@ -246,7 +214,7 @@ def accurate(plan, spy, level):
     times[-1] = plan.grid.times[-1]
     k = ld3.knots(schedule, ld3.TimeGrid.of(times))
     alpha, sigma = schedule.log_alpha(first).exp(), schedule.log_sigma(first).exp()
-    x = alpha * 0.3 + sigma * spy.noise
+    x = alpha * image + sigma * spy.noise
     return ld3.integrate(ld3.bind(spy.model), ld3.make_solver("dpmpp", 3), k, x)
 
 
@@ -295,84 +263,6 @@ def loaded(output, schedule: Discrete):
         unet.model.diffusion_model = output
         model.forge_objects = SimpleNamespace(unet=unet)
     return model
-
-
-def stubs():
-    """Empty modules for the user interface; the settings that samplers read."""
-    package("modules", CHECKOUT / "modules")
-    options = Nothing(
-        hide_samplers=[], batch_cond_uncond=True, live_preview_content="Prompt", rho=0,
-        sigma_min=0, sigma_max=0, img2img_extra_noise=0, skip_early_cond=0.0, s_min_uncond_all=0,
-        img2img_fix_steps=False, always_discard_next_to_last_sigma=False,
-        eta_ancestral=1.0, sgm_noise_multiplier=False,
-    )  # fmt: skip
-    state = SimpleNamespace(
-        interrupted=False, skipped=False, sampling_step=0, sampling_steps=0, job_no=0
-    )
-    names = [
-        "shared",
-        "devices",
-        "images",
-        "sd_vae_approx",
-        "sd_vae_taesd",
-        "sd_models",
-        "scripts",
-        "script_callbacks",
-        "extra_networks",
-        "sd_samplers_timesteps",
-        "sd_samplers_lcm",
-    ]
-    for name in names:
-        sys.modules[f"modules.{name}"] = Empty(f"modules.{name}")
-        setattr(sys.modules["modules"], name, sys.modules[f"modules.{name}"])
-    shared, devices = sys.modules["modules.shared"], sys.modules["modules.devices"]
-    shared.__dict__.update(opts=options, state=state, total_tqdm=Nothing())
-    devices.__dict__.update(cpu="cpu", device="cpu")
-    sys.modules["modules.sd_samplers_timesteps"].samplers_data_timesteps = []
-    sys.modules["modules.sd_samplers_lcm"].samplers_data_lcm = []
-    callbacks = sys.modules["modules.script_callbacks"]
-    for kind, fields in {
-        "CFGDenoiserParams": "x image_cond sigma step steps text_cond text_uncond denoiser",
-        "CFGDenoisedParams": "x step steps inner_model", "AfterCFGCallbackParams": "x step steps",
-    }.items():  # fmt: skip
-
-        def make(*words, fields=fields):
-            return SimpleNamespace(**dict(zip(fields.split(), words, strict=True)))
-
-        callbacks.__dict__[kind] = make
-    for name in ("cfg_denoiser_callback", "cfg_denoised_callback", "cfg_after_cfg_callback"):
-        callbacks.__dict__[name] = Nothing()
-    return shared
-
-
-def forge_stubs():
-    """Forge's memory and control code stays out; its predictor reads the network's answers."""
-    package("modules_forge", CHECKOUT / "modules_forge")
-    package("backend", CHECKOUT / "backend")
-    for name in (
-        "modules_forge.main_entry",
-        "modules_forge.alter_samplers",
-        "diffusers.pipelines.flux.pipeline_flux",
-        "backend.sampling",
-        "backend.sampling.sampling_function",
-    ):
-        sys.modules[name] = Empty(name)
-    sys.modules["modules_forge.alter_samplers"].samplers_data_alter = []
-    for name in ("main_entry", "alter_samplers"):
-        setattr(sys.modules["modules_forge"], name, sys.modules[f"modules_forge.{name}"])
-
-    def sampling_function(denoiser, denoiser_params, cond_scale, cond_composition):
-        model = denoiser.inner_model.inner_model.forge_objects.unet.model
-        x, sigma = denoiser_params.x, denoiser_params.sigma
-        told = model.predictor.timestep(sigma).float()
-        output = model.diffusion_model(model.predictor.calculate_input(sigma, x), told)
-        found = model.predictor.calculate_denoised(sigma, output, x)
-        return found, found, found
-
-    part = sys.modules["backend.sampling.sampling_function"]
-    part.__dict__.update(
-        sampling_function=sampling_function, sampling_prepare=Nothing(), sampling_cleanup=Nothing()
-    )
 
 
 main()

@@ -14,6 +14,7 @@ from ld3.cli import (
     checkpoints,
     compare,
     evaluate,
+    importing,
     learn,
     lists,
     plans,
@@ -56,7 +57,9 @@ def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
         say(ctx.get_help())
 
 
-for module in (begin, learn, plans, evaluate, compare, reproduce, checkpoints, lists, zoo):
+for module in (
+    begin, learn, plans, importing, evaluate, compare, reproduce, checkpoints, lists, zoo,
+):  # fmt: skip
     for command in module.COMMANDS:
         cli.add_command(command)
 

@@ -207,7 +207,8 @@ def card(index: Index, plans: Sequence[Plan], title: str) -> Iterator[str]:
     yield ""
     yield (
         "`from_config` compares the noise schedule and the prediction of the pipeline with the "
-        "plan's, and refuses a plan for another model. The second half needs diffusers alone."
+        "plan's, and refuses a plan for another model. The lines below `without ld3` need "
+        "diffusers alone."
     )
     for entry, plan in zip(index.plans, plans, strict=True):
         yield ""
@@ -217,7 +218,8 @@ def card(index: Index, plans: Sequence[Plan], title: str) -> Iterator[str]:
             yield f"![samples of {entry.name}]({entry.image})"
             yield ""
         yield "```python"
-        yield from diffusers_lines(plan)
+        got = f'"{entry.name}.json"'  # where `ld3 zoo get` writes it
+        yield from (line.replace('"plan.json"', got) for line in diffusers_lines(plan))
         yield "```"
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from ld3.errors import ModelError
 from ld3.learner.course import Task
 from ld3.parameters import Parameters, Values
+from ld3.problem import Student
 from ld3.share import Tensors
 from ld3.table import Table
 
@@ -91,7 +92,7 @@ def normal_equations(
 
 def _unchanged(a: Table, b: Table) -> int:
     """How many answers of the network are the same in both tables."""
-    same = (a.weights[:-1] == b.weights[:-1]).all(1) & (a.net_times == b.net_times)
+    same = (a.weights[:-1] == b.weights[:-1]).flatten(1).all(1) & (a.net_times == b.net_times)
     return int(same.long().cumprod(0).sum())
 
 
@@ -109,20 +110,23 @@ def preconditioner(
     so that a unit of phi changes samples by about one error.
     """
 
-    def normalised(x: Tensor, part: Tensor) -> Tensor:
-        scaled: Tensor = x.flatten(1) / x[0].numel() ** 0.5
-        return scaled
-
     probed = tasks[:: max(1, (len(tasks) - 1) // (PROBED - 1))]
     total = torch.zeros((), dtype=torch.float64, device="cpu")
     for task in probed:
         student = task.student
+
+        def normalised(x: Tensor, part: Tensor, student: Student = student) -> Tensor:
+            v = student.vectors(x)
+            scaled: Tensor = v.flatten(1) / v[0].numel() ** 0.5
+            return scaled
+
         count = min(max(2, samples // len(probed)), len(student.problem.train))
         index = torch.arange(count, device="cpu")
         found = normal_equations(task, parameters, values, index, normalised)
         x = found.samples
         error = student.squared_error("train", index, x)
-        total = total + found.curvature / max(min(error, TRUST**2 * float(x.double().var())), 1e-30)
+        spread = float(student.vectors(x).double().var())
+        total = total + found.curvature / max(min(error, TRUST**2 * spread), 1e-30)
     if not bool(torch.isfinite(total).all()):
         raise ModelError(
             "learning: got samples that are not finite at the start; choose another start"

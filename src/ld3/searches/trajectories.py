@@ -9,12 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ld3.errors import SpecError
 from ld3.grids import TimeGrid, knots
 from ld3.known_grids.handmade import HANDMADE
 from ld3.models import bind, take
 from ld3.problem import Problem
 from ld3.sampling import trajectory
 from ld3.solvers import Solver
+from ld3.spaces import space_of
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class Fine:
 def fine_trajectory(problem: Problem, index: Tensor, solver: Solver, grid: str, steps: int) -> Fine:
     """From the training pairs at `index`; the solver evaluates the network once per step."""
     model, pairs = problem.model, problem.train
+    if space_of(model) is not None:
+        raise SpecError(
+            "method: got a search that compares states on a trajectory, expected a known grid, dmn "
+            "or a learned method: the states of this model are not vectors"
+        )
     times = HANDMADE[grid](model.schedule, steps)
     k = knots(model.schedule, times)
     denoise = bind(model, take(pairs.cond, index), guidance=problem.guidance)

@@ -8,6 +8,7 @@ from ld3.solvers.deis import DEIS
 from ld3.solvers.dpm_single import DPMSingle
 from ld3.solvers.dpmpp import DPMpp
 from ld3.solvers.euler import Euler
+from ld3.solvers.euler_log import EulerLog
 from ld3.solvers.heun import Heun
 from ld3.solvers.ipndm import IPNDM
 from ld3.solvers.unipc import UniPC
@@ -20,6 +21,7 @@ SOLVERS: dict[str, type[Solver]] = {
     "ipndm": IPNDM,
     "unipc": UniPC,
     "deis": DEIS,
+    "euler-log": EulerLog,
 }
 
 __all__ = ["SOLVERS", "Denoise", "History", "Solver", "make_solver"]

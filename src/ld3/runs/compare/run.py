@@ -13,8 +13,10 @@ import torch
 
 from ld3 import __version__
 from ld3.comparison import Comparison, Method
+from ld3.images import is_cloud
 from ld3.models import Model
 from ld3.runs.cache import Cache
+from ld3.runs.cloud_metrics import CloudMetrics
 from ld3.runs.compare.cells import Cell, Scored, cells_of, score_cell
 from ld3.runs.compare.images import images_of
 from ld3.runs.compare.spec import LISTS, CompareSpec, kind_of, needs_of, source_of
@@ -81,7 +83,7 @@ def compare_session(
     return open_session(spec, spec.teacher, cache, report, model=model)
 
 
-def prepare(session: Session, spec: CompareSpec) -> SetMetrics | None:
+def prepare(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics | None:
     """All pairs and references, before any method begins; and the set metrics, if asked for."""
     if any(needs_of(method) for method in spec.names):
         for seed in range(spec.seeds):
@@ -96,8 +98,10 @@ def prepare(session: Session, spec: CompareSpec) -> SetMetrics | None:
     return sets
 
 
-def set_metrics_of(session: Session, spec: CompareSpec) -> SetMetrics:
-    """The set metrics that a spec asks for."""
+def set_metrics_of(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics:
+    """The set metrics that a spec asks for: of images, or of point clouds."""
+    if is_cloud(session.held_out(2).target):
+        return CloudMetrics.of(session, spec.judged, spec.features)
     sets = SetMetrics.of(session, spec.judged, spec.features, spec.data, spec.resize)
     return replace(sets, names=spec.metrics)
 
@@ -117,7 +121,7 @@ def _work(item: Item) -> None:
 
 
 @lru_cache(maxsize=1)
-def _opened(options: str, since: float) -> tuple[Session, SetMetrics | None]:
+def _opened(options: str, since: float) -> tuple[Session, SetMetrics | CloudMetrics | None]:
     """The session of a worker, opened once; everything it needs is in the cache by now."""
     spec = CompareSpec(**json.loads(options))
     session = compare_session(spec, since=since)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ld3 import __version__
@@ -187,11 +188,21 @@ def _keep(task: Task, item: Item, samples: Samples) -> Path:
         return folder
     first = next(pixels())
     path, shape = folder.with_suffix(".npz"), (samples.count, *first.shape[2:], 3)
-    labels = task.session.model.conditions(range(samples.count))
+    labels = _labels(task.session.model, samples)
     with replacing(path) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
         parts = (rows.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).numpy() for rows in pixels())
         write_rows(archive, "arr_0", shape, np.dtype(np.uint8), parts)
-        if isinstance(labels, Tensor) and labels.ndim == 1:
-            classes = labels.cpu().numpy().astype(np.int64)
-            write_rows(archive, "arr_1", classes.shape, classes.dtype, [classes])
+        if labels is not None:
+            write_rows(archive, "arr_1", labels.shape, labels.dtype, [labels])
     return path
+
+
+def _labels(model: Model, samples: Samples) -> NDArray[np.int64] | None:
+    """The class of each sample; None for conditions that are not one number."""
+    found = []
+    for numbers in samples.chunks:
+        labels = model.conditions(numbers)
+        if not isinstance(labels, Tensor) or labels.ndim != 1:
+            return None
+        found.append(labels.cpu().numpy().astype(np.int64))
+    return np.concatenate(found)

@@ -33,6 +33,11 @@ class Context:
     gpus_per_cell: float = 0.0
 
     @property
+    def own_folder(self) -> Path | None:
+        """Where this rank writes; only the first does."""
+        return self.folder if self.ranks.is_first else None
+
+    @property
     def engine(self) -> Engine | None:
         """What makes runs ahead."""
         return make_engine(self.engine_name, self.jobs, self.gpus_per_cell)

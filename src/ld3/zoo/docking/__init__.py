@@ -1,0 +1,1 @@
+"""Molecular docking: ligands, exact problems, and an adapter for DiffDock. Extra `docking`."""
