@@ -38,40 +38,22 @@ UNSCORED = ("out", "tensorboard", "refine")  # options that say nothing about a 
 
 def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Scores]) -> Plan:
     """A learned solver with its provenance."""
-    preset, starts = run.preset, learned.starts
-    provenance = Provenance(
-        spec=options_of(spec),
-        preset=preset_facts(preset),
-        reference=asdict(run.session.reference),
-        starts=StartsPart(
-            chosen=list(starts.names),
-            losses=starts.losses,
-            roughness=starts.roughness,
-            evaluations=starts.evaluations,
-        ),
-        start=learned.start,
-        distance=run.session.measure.title,
-        secant=learned.secant,
-        evaluations=learned.evaluations,
-        teacher_evaluations=len(run.scales) * preset.teacher.nfe * (preset.train + preset.valid),
-        skipped=learned.skipped,
-        validation=learned.validation,
-        versions=versions(),
-    )
-    return make_plan(
-        run.session,
-        guidances=run.scales,
-        nfe=run.nfe,
-        learned=provenance,
-        scores=dict(scores),
-        **solver_numbers(run.session, learned.tuned),
-    )
+    told = ("start", "secant", "evaluations", "skipped", "validation")
+    facts = {name: getattr(learned, name) for name in told}
+    starts = asdict(learned.starts)
+    starts["chosen"] = list(starts.pop("names"))
+    facts["starts"] = StartsPart(**starts)
+    return make_plan(run, spec, run.nfe, learned.tuned, facts, scores=dict(scores))
 
 
-def make_plan(session: Session, guidances: tuple[float, ...], **parts: Any) -> Plan:
-    """A plan for the session's model, with these parts."""
+def make_plan(
+    run: Run, spec: Settings, nfe: int, tuned: TunedSolver, facts: Mapping[str, Any], **parts: Any
+) -> Plan:
+    """A plan for the model of a run; `facts` are those of its learning, `parts` of the plan."""
+    session, preset = run.session, run.preset
     model, loaded = session.model, session.loaded
     return Plan(
+        nfe=nfe,
         schedule=schedule_to_json(model.schedule),
         model=ModelPart(
             name=loaded.name,
@@ -79,10 +61,20 @@ def make_plan(session: Session, guidances: tuple[float, ...], **parts: Any) -> P
             shape=list(model.shape),
             prediction=model.prediction,
             conditions=loaded.conditions,
-            guidance=guidances[0],
-            guidance_range=list(guidances[1:]) or None,
+            guidance=run.scales[0],
+            guidance_range=list(run.scales[1:]) or None,
             options=loaded.options,
         ),
+        learned=Provenance(
+            spec=options_of(spec),
+            preset=preset_facts(preset),
+            reference=asdict(session.reference),
+            distance=session.measure.title,
+            teacher_evaluations=len(run.scales) * preset.teacher.nfe * preset.pairs,
+            versions={"ld3": __version__, "torch": str(torch.__version__)},
+            **facts,
+        ),
+        **solver_numbers(session, tuned),
         **parts,
     )
 
@@ -183,7 +175,3 @@ def preset_facts(preset: Preset) -> dict[str, Any]:
     """A preset as JSON holds it."""
     facts = {"algorithm": type(preset.recipe).__name__, "recipe": recipe_facts(preset.recipe)}
     return {**vars(preset), **facts, "teacher": asdict(preset.teacher)}
-
-
-def versions() -> dict[str, str]:
-    return {"ld3": __version__, "torch": str(torch.__version__)}

@@ -130,7 +130,8 @@ def read_options(
 
 
 def write_result(result: ExperimentResult, out: Path, docs: Path | None = None) -> Iterator[Path]:
-    """`result.json`, `result.md` and, where there are curves, `result.png`, in a folder of `out`.
+    """`result.json`, `result.md` and, where curves have more than two points, `result.png`, in a
+    folder of `out`.
 
     With `docs`, the folder of the documentation, the page and the images are copied to
     `results/reproduce/NAME.md` and `images/reproduce/NAME*.png` in it.
@@ -139,7 +140,7 @@ def write_result(result: ExperimentResult, out: Path, docs: Path | None = None) 
     write_json(folder / "result.json", result.model_dump(mode="json"))
     write_bytes(folder / "result.md", markdown(result).encode())
     files = [folder / "result.json", folder / "result.md"]
-    if result.panels:
+    if any(len(curve.x) > 2 for panel in result.panels for curve in panel.curves):
         draw_panels(folder / "result.png", result.panels)
         files.append(folder / "result.png")
     files += [folder / image for image in result.images]
