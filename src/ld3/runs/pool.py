@@ -1,6 +1,4 @@
-"""Several processes that fill the cache ahead of the one that reads it: two engines, one interface.
-
-`local` is a pool of processes on this machine, `ray` a cluster (:mod:`ld3.runs.ray_cluster`).
+"""Several processes that fill the cache ahead of the one that reads it.
 
 They share nothing but the cache, whose files are written whole or not at all. A process that dies
 loses its own piece of work; the reader runs whatever is missing afterwards. Workers end with their
@@ -15,54 +13,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
-from ld3.errors import Ld3Error, SpecError
+from ld3.errors import Ld3Error
 from ld3.runs.progress import Report
-from ld3.runs.ranks import Ranks
 
 Item = TypeVar("Item")
-EngineName = Literal["local", "ray"]
-
-
-class Engine(Protocol):
-    """Calls `work` on each item somewhere else; errors are left for the reader to meet.
-
-    `work` and the items are sent to other processes: a function of a module, and plain data.
-    """
-
-    def __call__(
-        self,
-        work: Callable[[Item], None],
-        items: Sequence[Item],
-        name: Callable[[Item], str],
-        report: Report,
-    ) -> None: ...
-
-
-def make_engine(name: EngineName, jobs: int = 1, gpus: float = 0.0) -> Engine | None:
-    """By name; None if nothing is to be made ahead."""
-    if name == "ray":
-        from ld3.runs.ray_cluster import RayCluster
-
-        return RayCluster(gpus)
-    if gpus:
-        raise SpecError(
-            "gpus-per-cell: got it without --engine ray; local processes share --device"
-        )
-    return None if jobs == 1 else partial(work_ahead, jobs)
-
-
-def check_alone(engine: Engine | None, ranks: Ranks) -> None:
-    """Cells run side by side in processes, or one by one in ranks."""
-    if engine is not None and ranks.world > 1:
-        raise SpecError(
-            f"ranks: got {ranks.world} with --jobs or --engine ray; give one of them: ranks share "
-            "the work inside of a cell, the others run several cells"
-        )
 
 
 def work_ahead(
@@ -72,7 +30,11 @@ def work_ahead(
     name: Callable[[Item], str],
     report: Report,
 ) -> None:
-    """In so many processes of this machine."""
+    """Call `work` on each item in so many processes of this machine; errors are left for the reader
+    to meet.
+
+    `work` and the items are sent to other processes: a function of a module, and plain data.
+    """
     context = multiprocessing.get_context("spawn")
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ProcessPoolExecutor(

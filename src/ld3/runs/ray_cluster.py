@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ld3.errors import SpecError
 from ld3.runs.pool import quietly
@@ -35,7 +35,7 @@ class RayCluster:
     ) -> None:
         """Call `work` on each item; errors are left for the reader to meet."""
         with _connected() as ray:
-            self._check(ray)
+            self.check(ray)
             task = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=RETRIES)(_in_folder)
             waiting = {task.remote(os.getcwd(), work, item): item for item in items}
             done = 0
@@ -53,7 +53,7 @@ class RayCluster:
                 for task_left in waiting:
                     ray.cancel(task_left, force=True)
 
-    def _check(self, ray: ModuleType) -> None:
+    def check(self, ray: Any) -> None:
         """Tasks that no machine can run would wait forever."""
         most = max(node["Resources"].get("GPU", 0.0) for node in ray.nodes() if node["Alive"])
         if self.gpus > most:

@@ -21,7 +21,7 @@ from ld3.runs.compare.cells import Cell, Scored, cells_of, score_cell
 from ld3.runs.compare.images import images_of
 from ld3.runs.compare.spec import LISTS, CompareSpec, kind_of, needs_of, source_of
 from ld3.runs.compare.statistics import block_of, featured, metrics_of
-from ld3.runs.pool import check_alone, make_engine
+from ld3.runs.engines import check_alone, make_engine
 from ld3.runs.progress import Interrupted, Report, silent
 from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.session import Session, open_session

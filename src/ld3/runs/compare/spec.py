@@ -10,7 +10,7 @@ from ld3.errors import SpecError, unknown
 from ld3.known_grids import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
 from ld3.metrics.inception import Resize
 from ld3.runs.compare.methods import LEARNED
-from ld3.runs.pool import EngineName, make_engine
+from ld3.runs.engines import EngineName, make_engine
 from ld3.runs.spec import Count, Settings, check_start, counted, listed, read_solver, steps_of
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS

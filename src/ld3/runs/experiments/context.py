@@ -9,7 +9,7 @@ from ld3 import zoo
 from ld3.comparison import Comparison
 from ld3.runs.compare.run import run_compare, write_files
 from ld3.runs.compare.spec import CompareSpec
-from ld3.runs.pool import Engine, EngineName, make_engine
+from ld3.runs.engines import Engine, EngineName, make_engine
 from ld3.runs.progress import Report
 from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.spec import RunSpec

@@ -15,9 +15,9 @@ from ld3.errors import SpecError
 from ld3.experiment import Value, Values
 from ld3.metrics.fidelity import per_sample
 from ld3.runs.cache import Cache
+from ld3.runs.engines import check_alone
 from ld3.runs.experiments.context import Context
 from ld3.runs.learn import make_run
-from ld3.runs.pool import check_alone
 from ld3.runs.progress import Report, silent
 from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.run import Learned, Run, learn_run

@@ -17,6 +17,7 @@ from ld3.experiment import Experiment, ExperimentResult, Findings, Options
 from ld3.report.experiments import markdown
 from ld3.report.figures import plots
 from ld3.report.panels import draw_panels
+from ld3.runs.engines import EngineName
 from ld3.runs.experiments.ablation import AblationOptions, run_ablation
 from ld3.runs.experiments.bound import BoundOptions, run_bound
 from ld3.runs.experiments.comparison_grid import GridOptions, run_grid
@@ -31,7 +32,6 @@ from ld3.runs.experiments.shared_errors import SharedErrorOptions, run_shared_er
 from ld3.runs.experiments.spec import checked
 from ld3.runs.experiments.step_counts import StepCountOptions, run_step_counts
 from ld3.runs.experiments.training_curves import TrainingOptions, run_training
-from ld3.runs.pool import EngineName
 from ld3.runs.progress import Interrupted, Report, silent
 from ld3.runs.ranks import ALONE, Ranks, device_of
 from ld3.store import write_bytes, write_json
