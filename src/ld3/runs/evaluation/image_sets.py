@@ -154,7 +154,8 @@ def _dataset(path: Path, ready: "_Ready", stamp: list[Any]) -> ImageSet:
         raise SpecError(f"{path}: got a dataset without a column of images, expected one split")
 
     def each(first: int) -> Iterator[Tensor]:
-        return (ready.of_image(row[columns[0]], path) for row in data.skip(first))
+        numbers = range(first, len(data))
+        return (ready.of_image(data[number][columns[0]], path) for number in numbers)
 
     return ImageSet(path, digest([str(data._fingerprint), stamp]), len(data), ready.channels, each)
 
