@@ -2,14 +2,19 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ld3.cli.say import say
 from ld3.errors import SpecError
+
+if TYPE_CHECKING:
+    from ld3.report.bar import Bar
+    from ld3.runs.ranks import Ranks
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
@@ -59,6 +64,16 @@ def print_files(paths: Iterable[Path]) -> None:
     print_lines(f"{path.suffix[1:]:<9}{path}" for path in paths)
 
 
+@contextmanager
+def working(device: str, rank_timeout: float) -> Iterator[tuple["Ranks", "Bar"]]:
+    """The ranks that run this command, and a bar, which rank 0 shows."""
+    from ld3.report.bar import Bar
+    from ld3.runs.ranks import joined
+
+    with joined(device, rank_timeout) as ranks, Bar(shown=ranks.is_first) as bar:
+        yield ranks, bar
+
+
 # Options by name, for commands to pick from
 
 model_option = option(
@@ -87,12 +102,25 @@ clamp_option = flag(
     "--clamp", default=None,
     help="Clamp x0 of an OpenAI checkpoint to [-1, 1], as its authors' sampler does.",
 )  # fmt: skip
+cell_options = together(
+    option("--engine", type=click.Choice(["local", "ray"]), shown="local",
+           help="Where cells run: processes of this machine, or a cluster of `ray start`."),
+    option("--gpus-per-cell", type=float, shown="0",
+           help="GPUs of each cell, with --engine ray; 0.5: two cells share one."),
+)  # fmt: skip
+rank_timeout_option = option(
+    "--rank-timeout", type=click.FloatRange(0.01, 100_000), default=60.0,
+    help="Minutes that the ranks of torchrun wait for each other.",
+)  # fmt: skip
 json_option = flag("--json", "json_", help="Print JSON for programs.")
 
 
 def device_option(**settings: Any) -> Decorator:
     settings = settings or {"default": "cpu"}
-    return option("--device", help="Device of the network: cpu, cuda, cuda:1, mps.", **settings)
+    return option(
+        "--device", **settings,
+        help="Device of the network: cpu, cuda, cuda:1, mps, or auto: a GPU, one per rank.",
+    )  # fmt: skip
 
 
 def held_out_option(**settings: Any) -> Decorator:
@@ -107,10 +135,54 @@ def out_option(help: str, default: str) -> Decorator:
     return option("--out", type=FILE, help=help, default=Path(default))
 
 
+model_options = together(
+    prompt_option("Pipelines: a prompt.", "five captions of MS-COCO"),
+    option("--prompts", type=FILE, help="Text file with one prompt per line.", shown="none"),
+    option("--negative-prompt", help="Prompt that guidance leads away from.", shown="empty"),
+    option("--label", multiple=True, help="Class labels: 1,2 or 0-9.", shown="all"),
+    option("--resolution", help="Image size: 512, or HEIGHTxWIDTH.", shown="the pipeline's"),
+    option("--frames", type=int, help="Frames of a video.", shown="the pipeline's"),
+    option("--tokens", type=int, help="Tokens of a prompt.", shown="the pipeline's"),
+    option("--embedded-guidance", type=float, shown="3.5",
+           help="Guidance scale that networks such as Flux take as an input."),
+    flag("--rectified", default=None,
+         help="The network is a flow from noise to data, as InstaFlow."),
+    flag("--latents", default=None, help="Compare latents instead of decoded images."),
+    flag("--tiling", default=None, help="Decode in tiles."),
+    option("--net-time", shown="float",
+           help="Times as the network gets them: float, integer, bfloat16."),
+    config_option,
+    clamp_option,
+    batch_option,
+    device_option(shown="cpu"),
+    rank_timeout_option,
+    option("--dtype", help="Network dtype: float32, float64, bfloat16, float16.",
+           shown="the model's"),
+)  # fmt: skip
+"""How a pipeline or a checkpoint is used, on which device and in which dtype."""
+
+network_options = together(
+    option("--features", type=FILE, shown="the package's own for `ld3 models`, else one found",
+           help="Feature network of set metrics: weights of the FID Inception (.pt, .pth, "
+           ".safetensors), other TorchScript, inception (finds an installed one) or judge (of the "
+           "package, for 1x28x28 images)."),
+    option("--resize", shown="tensorflow",
+           help="Resize rule of the FID Inception: tensorflow (published statistics, "
+           "torch-fidelity) or pytorch (pytorch-fid)."),
+)  # fmt: skip
+data_option = option(
+    "--data", type=FILE, shown="the package's own for `ld3 models`, else none",
+    help="Data for the Fréchet distance: statistics (.npz, .pkl), a folder or a zip of images.",
+)  # fmt: skip
+spec_option = option(
+    "--spec", "file", type=FILE, shown="none",
+    help="TOML file with these options, such as held_out = 128. Options given here win.",
+)  # fmt: skip
+
+
 def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorator:
     """What `learn` and `compare` share. `teacher`: defaults of solver, grid and steps; `out`: what
     the folder holds, and its default."""
-    whole = "the pipeline's"
     return together(
         option("--distance", shown="auto",
                help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
@@ -137,31 +209,9 @@ def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorato
         option("--teacher-steps", type=int, help="Steps of the teacher.", shown=teacher[2]),
         option("--reference-steps", type=int, shown="twice the teacher's",
                help="Steps of the reference solution, UniPC-3 on logsnr, in the scores."),
-        prompt_option("Pipelines: a prompt.", "five captions of MS-COCO"),
-        option("--prompts", type=FILE, help="Text file with one prompt per line.", shown="none"),
-        option("--negative-prompt", help="Prompt that guidance leads away from.", shown="empty"),
-        option("--label", multiple=True, help="Class labels: 1,2 or 0-9.", shown="all"),
-        option("--resolution", help="Image size: 512, or HEIGHTxWIDTH.", shown=whole),
-        option("--frames", type=int, help="Frames of a video.", shown=whole),
-        option("--tokens", type=int, help="Tokens of a prompt.", shown=whole),
-        option("--embedded-guidance", type=float, shown="3.5",
-               help="Guidance scale that networks such as Flux take as an input."),
-        flag("--rectified", default=None,
-             help="The network is a flow from noise to data, as InstaFlow."),
-        flag("--latents", default=None, help="Compare latents instead of decoded images."),
-        flag("--tiling", default=None, help="Decode in tiles."),
-        option("--net-time", shown="float",
-               help="Times as the network gets them: float, integer, bfloat16."),
-        config_option,
-        clamp_option,
-        batch_option,
-        device_option(shown="cpu"),
-        option("--dtype", help="Network dtype: float32, float64, bfloat16, float16.",
-               shown="the model's"),
+        model_options,
         option("--out", type=FILE, help=out[0], shown=out[1]),
-        option("--spec", "file", type=FILE, shown="none",
-               help="TOML file with these options, such as held_out = 128. Options given here "
-               "win."),
+        spec_option,
         click.option("--resume/--fresh", default=True,
                      help="--resume goes on with an unfinished run and reads finished ones. "
                      "--fresh starts again; training pairs and scores are made again, too.  "

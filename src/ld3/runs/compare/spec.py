@@ -8,7 +8,9 @@ from pydantic import Field, field_validator, model_validator
 from ld3.comparison import Kind
 from ld3.errors import SpecError, unknown
 from ld3.known_grids import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
+from ld3.metrics.inception import Resize
 from ld3.runs.compare.methods import LEARNED
+from ld3.runs.engines import EngineName, make_engine
 from ld3.runs.spec import Count, Settings, check_start, counted, listed, read_solver, steps_of
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS
@@ -17,6 +19,9 @@ from ld3.teacher import Teacher
 
 TEACHER = Teacher(steps=40)
 LISTS = ("methods", "solvers", "nfe")  # options that take several values
+SET_METRICS = (
+    "frechet", "frechet_accurate", "kid", "cmmd", "precision", "recall", "agreement",
+)  # fmt: skip
 VARIANTS = ("ays-kl", "ddss-ggdm", "ld3-paper")  # of others, some very dear: a group of their own
 
 
@@ -34,10 +39,22 @@ class CompareSpec(Settings):
     full: bool = False
     judged: Annotated[int, Field(ge=40, le=100_000)] = 1000
     features: Path | None = None
+    resize: Resize | None = None
+    data: Path | None = None
+    metrics: tuple[str, ...] = ()  # of sets; none: all
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
+    engine: EngineName = "local"
+    gpus_per_cell: Annotated[float, Field(ge=0, le=64)] = 0.0
     out: Path = Path("compare")
 
-    @field_validator("methods", "solvers", mode="before")
+    @model_validator(mode="before")
+    @classmethod
+    def _data_is_for_set_metrics(cls, options: Any) -> Any:
+        """--data asks for --full."""
+        known = isinstance(options, dict) and options.get("data") is not None
+        return {"full": True} | options if known else options
+
+    @field_validator("methods", "solvers", "metrics", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         return listed(value)
@@ -54,7 +71,10 @@ class CompareSpec(Settings):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        _ = self.names, self.teacher
+        _ = self.names, self.teacher, make_engine(self.engine, self.jobs, self.gpus_per_cell)
+        for name in self.metrics:
+            if name not in SET_METRICS:
+                raise unknown("metric", name, SET_METRICS)
         check_start(self.start)
         for solver in self.made_solvers:
             for nfe in self.nfe:
