@@ -40,7 +40,7 @@ class CompareSpec(Settings):
     features: Path | None = None
     resize: Resize | None = None
     data: Path | None = None
-    metrics: tuple[str, ...] = ()  # of sets; none: all
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)] = SET_METRICS
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     out: Path = Path("compare")
 
