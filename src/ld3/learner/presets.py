@@ -35,11 +35,6 @@ class Preset:
     teacher: Teacher
     starts: int = 1  # how many of the best known grids to learn from
 
-    @property
-    def pairs(self) -> int:
-        """All that the teacher makes."""
-        return self.train + self.valid
-
 
 _OURS = PreconditionedAdam(
     learn="times+net+coefficients", rate=0.08, warm_up=5, average=0.95, power=0.75

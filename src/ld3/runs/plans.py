@@ -50,7 +50,7 @@ def make_plan(
     run: Run, spec: Settings, nfe: int, tuned: TunedSolver, facts: Mapping[str, Any], **parts: Any
 ) -> Plan:
     """A plan for the model of a run; `facts` are those of its learning, `parts` of the plan."""
-    session, preset = run.session, run.preset
+    session, preset, pairs = run.session, run.preset, run.preset.train + run.preset.valid
     model, loaded = session.model, session.loaded
     return Plan(
         nfe=nfe,
@@ -70,7 +70,7 @@ def make_plan(
             preset=preset_facts(preset),
             reference=asdict(session.reference),
             distance=session.measure.title,
-            teacher_evaluations=len(run.scales) * preset.teacher.nfe * preset.pairs,
+            teacher_evaluations=len(run.scales) * preset.teacher.nfe * pairs,
             versions={"ld3": __version__, "torch": str(torch.__version__)},
             **facts,
         ),
@@ -130,8 +130,9 @@ def _with_frechet(
 def score_tables(session: Session, tables: Mapping[str, Table], held_out: int) -> dict[str, Scores]:
     """Means over held-out noise; a table whose samples are not finite has none."""
     scores = {}
-    for done, (name, table) in enumerate(tables.items()):
-        found = means(session.score(table, held_out))
+    each = session.scores(list(tables.values()), held_out)
+    for done, (name, errors) in enumerate(zip(tables, each, strict=True)):
+        found = means(errors)
         if found:
             scores[name] = Scores(
                 distance=found["distance"],
