@@ -1,12 +1,12 @@
 # make demo · make test: all a new user needs. Both set themselves up in .venv and are quick the
 # second time. Others: lint, types, docs, bench, matrix (diffusers versions), mutants (an hour),
-# results (hours), clean.
+# fuzz (minutes), results (hours), clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types docs bench matrix mutants results clean
+.PHONY: demo test lint types docs bench matrix mutants fuzz results wheel clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/fashion.py --out demo
@@ -40,6 +40,12 @@ MUTANTS = --page docs/results/mutants.md
 mutants: $(VENV)/.dev
 	$(BIN)/python tools/mutants.py $(MUTANTS)
 
+# one case again: make fuzz FUZZ='--first 512 --cases 1'
+FUZZ = --page docs/results/fuzz.md
+
+fuzz: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore tools/fuzz.py $(FUZZ)
+
 # one experiment: make results EXPERIMENTS=guidance; another model: ld3 reproduce NAME --model MODEL --docs docs
 EXPERIMENTS = $(basename $(notdir $(wildcard src/ld3/runs/experiments/specs/*.toml)))
 
@@ -47,6 +53,18 @@ results: $(VENV)/.dev
 	for name in $(EXPERIMENTS); do \
 		$(BIN)/ld3 reproduce $$name --jobs 2 --out runs/reproduce --docs docs || exit 1; \
 	done
+
+# the wheel, used as a stranger would: a new environment, no extras, outside of the repository
+wheel: $(VENV)/.dev
+	rm -rf build/wheel build/clean build/used
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w build/wheel .
+	$(PYTHON) -m venv build/clean
+	build/clean/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build/wheel/ld3-*.whl
+	mkdir build/used
+	cd build/used && ../clean/bin/ld3 init my_model.py && \
+		../clean/bin/ld3 learn --model my_model:make --nfe 3 --preset fast && \
+		../clean/bin/ld3 sample --plan runs/my_model-*/plan.json --model my_model:make --seeds 0-3 && \
+		../clean/bin/ld3 learn --nfe 3 --preset fast --pairs 4 --held-out 4 --recipe epochs=1
 
 clean:
 	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache

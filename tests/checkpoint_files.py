@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from ld3.zoo.checkpoints.edm import EDMConfig, Preconditioned
 from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig
+from ld3.zoo.points import PointConfig, PointNetwork
 
 SOURCE = "raise RuntimeError('code inside a checkpoint was run')\n"
 
@@ -171,9 +172,33 @@ def lightning(state: dict[str, Tensor]) -> bytes:
     )
 
 
-def point_cloud() -> bytes:
-    args = argparse.Namespace(model="flow", latent_dim=16, residual=True, tag=None)
-    return saved({"args": args, "state_dict": {"flow.weight": weight("w", (3, 2))}, "others": {}})
+POINTS = PointConfig(latent=16, flow_depth=4, flow_hidden=24)
+POINT_ARGS: dict[str, Any] = {
+    "model": "flow", "latent_dim": 16, "num_steps": 100, "beta_1": 1e-4, "beta_T": 0.02,
+    "sched_mode": "linear", "flexibility": 0.0, "truncate_std": 2.0, "latent_flow_depth": 4,
+    "latent_flow_hidden_dim": 24, "sample_num_points": 32, "residual": True, "spectral_norm": False,
+    "categories": ["airplane"], "scale_mode": "shape_unit", "max_iters": float("inf"), "tag": None,
+}  # fmt: skip
+
+
+def point_state(config: PointConfig = POINTS) -> dict[str, Tensor]:
+    """A state dict of DMPG: encoder and tables of the schedule beside what sampling needs. The last
+    layer is smaller, as in ../shared/fixtures."""
+    state = {"encoder.conv1.weight": weight("encoder.conv1.weight", (8, 3, 1))}
+    state["encoder.bn1.num_batches_tracked"] = torch.tensor(7)
+    state |= state_of(PointNetwork(config))
+    for name in state:
+        if name.startswith("diffusion.net.layers.5."):
+            state[name] = 0.3 * state[name]
+    betas = torch.linspace(config.beta_first, config.beta_last, config.steps)
+    state["diffusion.var_sched.betas"] = torch.cat([torch.zeros(1), betas])
+    return state
+
+
+def point_cloud(state: dict[str, Tensor] | None = None, **changes: Any) -> bytes:
+    """A file as DMPG's training script writes it, of a small network."""
+    args = argparse.Namespace(**{**POINT_ARGS, **changes})
+    return saved({"args": args, "state_dict": state or point_state(), "others": {"optimizer": {}}})
 
 
 def write(path: Path, content: bytes) -> Path:

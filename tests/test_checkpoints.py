@@ -578,7 +578,7 @@ def run(*words: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["song", "ncsn", "adm", "vp", "ve", "iddpm", "openai"])
-def test_learn_and_sample_by_the_command_line(
+def test_learn_sample_export_and_compare_by_the_command_line(
     kind: str,
     files: dict[str, tuple[Path, PipelineOptions]],
     tmp_path: Path,
@@ -592,11 +592,24 @@ def test_learn_and_sample_by_the_command_line(
         "--recipe", "epochs=1", "--start", "logsnr", "--out", str(tmp_path / "runs"),
     )  # fmt: skip
     (plan,) = (tmp_path / "runs").glob("*/plan.json")
+    assert plan.parent.name.startswith(f"{path.stem}-{path.suffix[1:]}-dpmpp3-nfe2-")
     run("sample", "--plan", str(plan), "--seeds", "0-1", "--out", str(tmp_path / "samples"))
     assert any((tmp_path / "samples").iterdir())
-    capsys.readouterr()
     stored = json.loads(plan.read_text())["model"]
     assert stored["name"] == str(path) and bool(stored.get("options")) == bool(more)
+    for tool in ("kdiffusion", "text"):
+        run("export", str(plan), "--to", tool, "--out", str(tmp_path / tool))
+        assert any((tmp_path / tool).rglob("*"))
+    run(
+        "compare", "--model", str(path), *more, "--methods", "edm,ld3", "--nfe", "2",
+        "--pairs", "2", "--valid", "2", "--held-out", "2", "--teacher-steps", "4",
+        "--reference-steps", "4", "--preset", "fast", "--recipe", "epochs=1", "--start", "logsnr",
+        "--out", str(tmp_path / "compared"),
+    )  # fmt: skip
+    (compared,) = (tmp_path / "compared").rglob("compare.json")
+    (block,) = json.loads(compared.read_text())["blocks"]
+    assert {row["method"] for row in block["rows"]} == {"edm", "ld3"}
+    capsys.readouterr()
 
 
 def test_hostile_files_by_the_command_line(

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from ld3 import METHODS, SOLVERS, __version__
 from ld3.cli import cli
 from ld3.cli.options import read_scales, read_seeds
+from ld3.errors import Ld3Error
 from ld3.options import PipelineOptions
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.compare.run import command_of
@@ -266,3 +267,23 @@ def test_a_comparison_says_its_command(read: Callable[..., Any]) -> None:
     (spec,) = read(*shlex.split(words))
     (again,) = read(*shlex.split(command_of(spec))[1:])
     assert again == spec
+
+
+def test_init_writes_a_model_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runner = CliRunner()
+    said = runner.invoke(cli, ["init", "my_model_of_init.py"])
+    assert said.exit_code == 0 and "learn --model my_model_of_init:make" in said.output
+    words = "learn --model my_model_of_init:make --nfe 3 --preset fast --pairs 8 --held-out 8"
+    learned = runner.invoke(cli, [*words.split(), "--recipe", "epochs=1", "--out", "runs"])
+    assert learned.exit_code == 0, learned.output
+    assert list(tmp_path.glob("runs/my_model_of_init-make-*/plan.json"))
+    for name in ("my_model_of_init.py", "a-b.py", "model"):  # there already; no module names
+        with pytest.raises(Ld3Error, match="FILE: got"):
+            runner.invoke(cli, ["init", name], catch_exceptions=False)
+
+
+def test_versions_of_all_parts() -> None:
+    said = CliRunner().invoke(cli, ["--version", "--verbose"]).output
+    for part in (__version__, "python", "devices", "torch ", "diffusers"):
+        assert part in said

@@ -457,6 +457,7 @@ def test_from_the_config_of_a_stock_scheduler() -> None:
         ("DDIMScheduler", {**SD, "prediction_type": "v_prediction"}, "v_prediction"),
         ("DDIMScheduler", {**SD, "num_train_timesteps": 500}, "500 trained steps"),
         ("DDIMScheduler", {**SD, "rescale_betas_zero_snr": True}, "rescale_betas_zero_snr"),
+        ("DDIMScheduler", {**SD, "beta_schedule": "none"}, "beta_schedule 'none'"),
         ("FlowMatchEulerDiscreteScheduler", {}, "rectified flow"),
         ("EDMEulerScheduler", {}, "EDM noise schedule"),
     ],
@@ -464,9 +465,11 @@ def test_from_the_config_of_a_stock_scheduler() -> None:
 def test_a_plan_for_another_model_is_refused(
     scheduler: str, config: dict[str, Any], said: str
 ) -> None:
-    stock = make_scheduler(scheduler, **config)
+    words = {"_class_name": scheduler, **config}
+    if config.get("beta_schedule") != "none":
+        words = make_scheduler(scheduler, **config).config
     with pytest.raises(PlanError, match="learned for another model") as error:
-        LD3Scheduler.from_config(stock.config, plans=[make_plan()])
+        LD3Scheduler.from_config(words, plans=[make_plan()])
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
@@ -611,3 +614,199 @@ def test_without_diffusers_it_says_what_to_install(
     said = capsys.readouterr().err
     assert "pip install 'ld3[diffusers]'" in said
     assert len(said.strip().splitlines()) == 1
+
+
+# ---- starting in the middle, as pipelines do that slice `timesteps`
+
+
+@pytest.mark.parametrize("begin", [0, 1, 4, 8])
+@pytest.mark.parametrize("name", ["euler", "dpmpp", "unipc", "ipndm", "deis", "heun"])
+def test_the_first_step_is_found_by_its_timestep(plan: Plan, begin: int, name: str) -> None:
+    """Without `set_begin_index`; also where the network is asked twice at the same time."""
+    schedule, steps = plan.noise_schedule, 5 if name == "heun" else 10
+    plan = make_plan(schedule, name, prediction=plan.model.prediction, steps=steps)
+    set_, found = (LD3Scheduler.from_plan(plan) for _ in range(2))
+    assert found.step_index is None and found.begin_index is None
+    set_.set_begin_index(begin)
+    timesteps = found.timesteps[begin:]
+    assert len(set(found.timesteps.tolist())) == plan.nfe
+    assert [found.index_for_timestep(t) for t in timesteps] == list(range(begin, plan.nfe))
+    x = set_.add_noise(torch.full((1, 2, 4), 0.3), torch.ones(1, 2, 4), timesteps[:1])
+    one = two = x
+    for n, t in enumerate(timesteps):
+        assert torch.equal(set_.add_noise(x, x, t[None]), found.add_noise(x, x, t[None]))
+        one = set_.step(torch.sin(one), t, one).prev_sample
+        two = found.step(torch.sin(two), t, two).prev_sample
+        assert found.step_index == begin + n + 1
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("strength", [1.0, 0.5])
+def test_wan_video_to_video(strength: float) -> None:
+    """This pipeline slices `timesteps` and never says where it begins."""
+    here = Case("wan")
+    pipe = diffusers.WanVideoToVideoPipeline(
+        **{name: here.pipe.components[name]
+           for name in ("tokenizer", "text_encoder", "transformer", "vae", "scheduler")}
+    )  # fmt: skip
+    pipe.set_progress_bar_config(disable=True)
+    plan = here.plan("dpmpp", 2, steps=6)
+    scheduler = LD3Scheduler.from_plan(plan, like=pipe)
+    pipe.scheduler = scheduler
+    states: list[Tensor] = []
+    step = scheduler.step
+
+    def watched(output: Tensor, t: Any, sample: Tensor, **words: Any) -> Any:
+        states.append(sample)
+        return step(output, t, sample, **words)
+
+    scheduler.step = watched
+    video = torch.rand(2, 5, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    call = CALLS["wan"]
+    text, null = here.pipe.encode_prompt(  # without ftfy the pipeline itself cannot
+        call["prompt"], max_sequence_length=call["max_sequence_length"]
+    )
+    found = pipe(
+        video=list(video), height=64, width=64, prompt_embeds=text, negative_prompt_embeds=null,
+        guidance_scale=3.0, strength=strength, num_inference_steps=6, output_type="latent",
+        generator=torch.Generator().manual_seed(0),
+    ).frames  # fmt: skip
+    begin = 6 - int(6 * strength)
+    assert len(states) == 6 - begin
+    with torch.no_grad():
+        wanted = plan.table_for(here.schedule, "x0").tail(begin).run(here.denoise, states[0])
+    assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max().clamp(min=1)
+
+
+# ---- the way back to stock schedulers
+
+
+@pytest.mark.parametrize(
+    ("noise", "prediction"),
+    [("sd", "eps"), ("sd", "v"), ("ddpm", "x0"), ("ldm", "eps"), ("iddpm", "eps"),
+     ("point-cloud", "eps")],
+)  # fmt: skip
+def test_stock_schedulers_have_the_betas_of_the_plan(
+    noise: str, prediction: str, tmp_path: Path
+) -> None:
+    """By `from_config`, and from a folder of ours."""
+    ours = LD3Scheduler.from_plan(make_plan(noise, prediction=prediction))
+    ours.save_pretrained(tmp_path)
+    schedule = ld3.make_schedule(noise)
+    assert isinstance(schedule, Discrete)
+    alphas = torch.tensor(schedule.log_alphas).mul(2).exp()
+    for name in ("DDIMScheduler", "DPMSolverMultistepScheduler", "EulerDiscreteScheduler"):
+        kind = getattr(diffusers, name)
+        for stock in (kind.from_config(ours.config), kind.from_pretrained(tmp_path)):
+            assert len(stock.alphas_cumprod) == schedule.steps
+            assert torch.allclose(stock.alphas_cumprod[: len(alphas)], alphas, rtol=2e-4)
+            words = {"eps": "epsilon", "v": "v_prediction", "x0": "sample"}
+            assert stock.config.prediction_type == words[prediction]
+    named = {"sd": ("scaled_linear", 0.00085, 0.012), "ddpm": ("linear", 0.0001, 0.02)}
+    if noise in named:
+        config = ours.config
+        assert (config.beta_schedule, config.beta_start, config.beta_end) == named[noise]
+
+
+def test_stock_schedulers_have_betas_of_ones_own() -> None:
+    betas = torch.linspace(0.01, 0.3, 20).double().square().tolist()
+    plan = make_plan(Discrete.from_betas(betas))
+    stock = diffusers.DDIMScheduler.from_config(LD3Scheduler.from_plan(plan).config)
+    assert stock.betas.tolist() == pytest.approx(betas, rel=1e-6)
+
+
+def test_stock_flow_schedulers_have_the_shift_of_the_plan() -> None:
+    first = 3 * 0.999 / (1 + 2 * 0.999)
+    ours = LD3Scheduler.from_plan(make_plan(ld3.Flow(0.001, first), prediction="flow"))
+    for kind in (diffusers.FlowMatchEulerDiscreteScheduler, diffusers.UniPCMultistepScheduler):
+        stock = kind.from_config(ours.config)
+        shift = stock.config.get("flow_shift" if "UniPC" in kind.__name__ else "shift")
+        assert shift == pytest.approx(3.0, rel=1e-6)
+        assert stock.config.get("prediction_type") == "flow_prediction"
+        assert kind in ours.compatibles
+    wrong = diffusers.EulerDiscreteScheduler.from_config(ours.config)
+    wrong.set_timesteps(4)
+    assert type(wrong) not in ours.compatibles
+    with pytest.raises(ValueError, match="prediction_type"):
+        wrong.step(torch.ones(1, 2), wrong.timesteps[0], torch.ones(1, 2))
+
+
+@pytest.mark.parametrize("noise", ["edm", "vp-linear", "zero snr"])
+def test_stock_schedulers_refuse_what_they_cannot_be(noise: str, tmp_path: Path) -> None:
+    logs = Discrete.linear().log_alphas[:990]  # of 1000: the rest is unknown
+    schedule = Discrete(logs, 1000) if noise == "zero snr" else ld3.make_schedule(noise)
+    LD3Scheduler.from_plan(make_plan(schedule, prediction="x0")).save_pretrained(tmp_path)
+    for name in ("DDIMScheduler", "DPMSolverMultistepScheduler", "EulerDiscreteScheduler"):
+        with pytest.raises(NotImplementedError, match="none of diffusers"):
+            getattr(diffusers, name).from_pretrained(tmp_path)
+
+
+def test_preconditioned_networks_find_their_way_back() -> None:
+    ours = LD3Scheduler.from_plan(make_plan("edm", prediction="x0"), sigma_data=0.4)
+    assert len(ours.compatibles) == 2
+    for kind in ours.compatibles:
+        config = kind.from_config(ours.config).config
+        assert (config.sigma_data, config.sigma_max, config.prediction_type) == (
+            0.4, 80.0, "epsilon",
+        )  # fmt: skip
+    assert LD3Scheduler.from_plan(make_plan("edm", prediction="x0")).compatibles == []
+
+
+def test_zero_terminal_snr_is_its_own_noise() -> None:
+    """A plan that was learned for it fits it, and no other table."""
+    from ld3.zoo.pipelines.noise import read_noise
+
+    words = SD | {"prediction_type": "v_prediction"}
+    zero = make_scheduler("DDIMScheduler", **words, rescale_betas_zero_snr=True)
+    plain = make_scheduler("DDIMScheduler", **words)
+    schedules = {name: read_noise(one)[0] for name, one in (("zero", zero), ("plain", plain))}
+    plans = {name: make_plan(one, prediction="v") for name, one in schedules.items()}
+    back = LD3Scheduler.from_config(zero.config, plans=[plans["zero"]])
+    assert diffusers.DDIMScheduler.from_config(back.config).config.rescale_betas_zero_snr
+    LD3Scheduler.from_config(plain.config, plans=[plans["plain"]])
+    for one, name in ((zero, "plain"), (plain, "zero")):
+        with pytest.raises(PlanError, match=r"betas 0\.00085 to 0\.012"):
+            LD3Scheduler.from_config(one.config, plans=[plans[name]])
+
+
+# ---- a plan knows its model
+
+
+@pytest.mark.parametrize(
+    ("noise", "prediction", "said"),
+    [
+        ("flow", "flow", "a discrete noise schedule, wanted rectified flow"),
+        ("ldm", "eps", "betas 0.00085 to 0.012"),
+        ("sd", "v", "prediction_type 'epsilon', wanted 'v'"),
+        ("edm", "x0", "a discrete noise schedule, wanted EDM"),
+    ],
+)
+def test_a_pipeline_refuses_plans_of_another_model(
+    stable: Case, noise: str, prediction: str, said: str, tmp_path: Path
+) -> None:
+    stable.pipe.scheduler = sd().scheduler
+    wrong = make_plan(noise, prediction=prediction)
+    LD3Scheduler.from_plan(wrong).save_pretrained(tmp_path / "scheduler")
+    for like in (stable.pipe, stable.pipe.scheduler):
+        for attempt in (
+            lambda like=like: LD3Scheduler.from_plan(wrong, like=like),
+            lambda like=like: LD3Scheduler.from_pretrained(tmp_path / "scheduler", like=like),
+            lambda like=like: LD3Scheduler.from_pretrained(
+                tmp_path, subfolder="scheduler", like=like
+            ),
+        ):
+            with pytest.raises(PlanError, match="learned for another model") as error:
+                attempt()
+            assert said in str(error.value) and "\n" not in str(error.value)
+    right = stable.plan()
+    stable.pipe.scheduler = LD3Scheduler.from_plan(right, like=stable.pipe)
+    again = LD3Scheduler.from_plan(right, like=stable.pipe)  # over a scheduler of ours
+    assert torch.equal(again.timesteps, stable.pipe.scheduler.timesteps)
+    for attempt in (
+        lambda: LD3Scheduler.from_plan(wrong, like=stable.pipe),
+        lambda: LD3Scheduler.from_config(stable.pipe.scheduler.config, plans=[wrong]),
+    ):
+        with pytest.raises(PlanError, match="got LD3Scheduler with plans for sd noise and 'eps'"):
+            attempt()
+    with pytest.raises(PlanError, match="like: got int"):
+        LD3Scheduler.from_plan(right, like=3)

@@ -352,20 +352,36 @@ def test_a_file_by_its_name_alone(make: Make, tmp_path: Path) -> None:
         load_model(str(path), options=PipelineOptions(embedded_guidance=2.0))
 
 
-def test_learn_and_sample_by_the_command(
-    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("kind", "options"), [("ldm", ""), ("ldm-class", "--label 3 --label 5 --guidance 2")]
+)
+def test_learn_sample_export_and_compare_by_the_command(
+    kind: str, options: str, make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The plan knows the file, its labels and its guidance."""
-    words = f"learn --model {make('ldm-class')} --label 3 --label 5 --guidance 2 --nfe 3"
-    words += " --preset fast --pairs 2 --held-out 2 --start logsnr --teacher-steps 6"
-    words += f" --solver euler --recipe epochs=1 --out {tmp_path}"
-    with pytest.raises(SystemExit) as end:
-        main(words.split())
-    said = capsys.readouterr()
-    assert end.value.code == 0, said.err
-    plan = Plan.load(said.out.split()[-1])
-    assert plan.model.options == PipelineOptions(classes=(3, 5)) and plan.model.guidance == 2
+
+    def run(words: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            main(words.split())
+        said = capsys.readouterr()
+        assert end.value.code == 0, said.err
+        return said.out
+
+    model = f"--model {make(kind)} {options}"
+    sizes = "--nfe 3 --preset fast --pairs 2 --held-out 2 --start logsnr --teacher-steps 6"
+    sizes += " --recipe epochs=1"
+    said = run(f"learn {model} {sizes} --solver euler --out {tmp_path / 'runs'}")
+    path = said.split()[-1]
+    plan = Plan.load(path)
+    if options:
+        assert plan.model.options == PipelineOptions(classes=(3, 5)) and plan.model.guidance == 2
     assert ld3.run_sample(plan, [0, 1], "cpu", force=False).shape == (2, 3, 16, 16)
+    run(f"export {path} --to diffusers --out {tmp_path / 'diffusers'}")
+    assert list((tmp_path / "diffusers").rglob("scheduler_config.json"))
+    methods = "--methods uniform,ld3 --solvers euler --valid 2"
+    run(f"compare {model} {sizes} {methods} --out {tmp_path / 'compared'}")
+    (block,) = json.loads((tmp_path / "compared" / "compare.json").read_text())["blocks"]
+    assert {row["method"] for row in block["rows"]} == {"uniform", "ld3"}
 
 
 def test_reproduce_on_a_file(make: Make, tmp_path: Path) -> None:

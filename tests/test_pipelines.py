@@ -30,6 +30,7 @@ from ld3.problem import Problem
 from ld3.schedules import Discrete, Flow, schedule_to_json
 from ld3.teacher import Teacher, make_pairs
 from ld3.zoo.loading import load_model
+from ld3.zoo.pipelines import FAMILIES
 from ld3.zoo.pipelines.folder import open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel, rounded
 from ld3.zoo.pipelines.noise import DISCRETE, read_noise
@@ -38,6 +39,7 @@ diffusers = pytest.importorskip("diffusers")
 pytest.importorskip("transformers")
 
 import pipelines as tiny  # noqa: E402  # after what it needs is known to be there
+from ld3.diffusers import LD3Scheduler  # noqa: E402
 
 # numpy 2 finds that torch tensors lack two new arguments when diffusers calls numpy on them
 pytestmark = [
@@ -78,15 +80,23 @@ def networks(pipe: Any) -> list[Any]:
     return [network for network in found if network is not None]
 
 
+TRUE_GUIDANCE = ("flux", "flux-schnell", "qwen", "hunyuan")  # beside one that is a condition
+BY_CALLS = ("flux", "wan", "qwen", "klein", "lumina2", "hunyuan")  # not in one batch
+UNGUIDED = ("ddpm", "ldm", "flux2")
+NO_NEGATIVE = (*UNGUIDED, "dit", "klein")
+
+
 def guidance_words(name: str, scale: float) -> dict[str, Any]:
     """How `pipe(...)` is asked for classifier-free guidance."""
-    if name.startswith("flux"):
-        return {"true_cfg_scale": scale, "negative_prompt": ["mud"] * 2, "guidance_scale": 3.5}
-    if name.startswith(("ddpm", "ldm")):
+    if name == "flux2" or name in TRUE_GUIDANCE:
+        true = {"true_cfg_scale": scale, "negative_prompt": [tiny.NEGATIVE] * 2}
+        embedded = {} if name == "qwen" else {"guidance_scale": 3.5}
+        return embedded if name == "flux2" else true | embedded
+    if name in UNGUIDED:
         return {}
-    words: dict[str, Any] = {"guidance_scale": scale}
-    if scale > 1 and name != "dit":
-        words["negative_prompt"] = "mud" if name == "sana" else ["mud"] * 2
+    words: dict[str, Any] = {"guidance_scale": scale - (name == "zimage")}  # counted from zero
+    if scale > 1 and name not in NO_NEGATIVE:
+        words["negative_prompt"] = tiny.NEGATIVE if name == "sana" else [tiny.NEGATIVE] * 2
     return words
 
 
@@ -94,11 +104,11 @@ def guidance_words(name: str, scale: float) -> dict[str, Any]:
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 def test_the_network_is_asked_as_by_the_pipeline(name: str, scale: float) -> None:
     """Same tensors in, same output, guidance included, at the pipeline's own states and times."""
+    if name in UNGUIDED and scale > 1:
+        pytest.skip("the pipeline has no guidance of two outputs")
     unconditional = name in ("ddpm", "ldm")
-    if unconditional and scale > 1:
-        pytest.skip("an unconditional pipeline has no guidance")
     pipe = tiny.TINY[name]()
-    negative = None if unconditional or name == "dit" else "mud"
+    negative = None if name in NO_NEGATIVE else tiny.NEGATIVE
     model = model_of(name, pipe, negative_prompt=negative)
     inputs = [Spy(network, "forward") for network in networks(pipe)]
     steps = Spy(pipe.scheduler, "step")
@@ -109,7 +119,7 @@ def test_the_network_is_asked_as_by_the_pipeline(name: str, scale: float) -> Non
     theirs = [spy.calls[:] for spy in inputs]
     for spy in inputs:
         spy.calls.clear()
-    by = "calls" if name.startswith(("flux", "wan")) else "batch"  # as these pipelines do
+    by = "calls" if name.startswith(BY_CALLS) else "batch"
     network = bind_network(model, model.conditions([0, 1]), guidance=scale, guide_by=by)
     with torch.no_grad():
         for given, _ in steps.calls:
@@ -128,7 +138,12 @@ def _tensors(calls: list[tuple[dict[str, Any], Any]]) -> dict[str, float]:
     for given, _ in calls:
         flat = dict(given) | dict(given.get("added_cond_kwargs") or {})
         for word, value in flat.items():
-            if isinstance(value, Tensor) and word not in ("sample", "hidden_states"):
+            left_out = (
+                "sample",
+                "hidden_states",
+                "encoder_hidden_states_mask",
+            )  # Qwen: None or ones
+            if isinstance(value, Tensor) and word not in left_out:
                 # a time may be one for all or one a sample: its mean is the same
                 found[word] = found.get(word, 0.0) + float(value.double().mean())
                 if "time" not in word:
@@ -159,9 +174,110 @@ def test_a_few_iterations_and_a_sample(name: str) -> None:
     with torch.no_grad():
         network = bind_network(whole, whole.conditions(seeds))
         sample = whole.decode(table.run(network, ld3.prior(whole, seeds)))
-    sizes = {"ddpm": (3, 8, 8), "sana": (3, 32, 32), "wan": (3, 5, 64, 64)}
+    sizes = {"ddpm": (3, 8, 8), "sana": (3, 32, 32), "wan": (3, 5, 64, 64), "lumina2": (3, 32, 32)}
+    sizes |= {"hunyuan": (3, 5, 32, 32), "ltx": (3, 5, 32, 32)}
     assert sample.shape == (2, *sizes.get(name.split("-")[0], (3, 16, 16)))
     assert bool(torch.isfinite(sample).all())
+    if name not in ("ddpm", "ldm", "dit"):  # these take no noise; tests/test_diffusers_scheduler.py
+        _check_pipe(name, pipe, model, solver, last.tuned.grid)
+
+
+def _check_pipe(
+    name: str, pipe: Any, model: PipelineModel, solver: ld3.Solver, grid: ld3.TimeGrid
+) -> None:
+    """`pipe(...)` with the plan draws what our solver draws, guidance included."""
+    scale = 1.0 if name in UNGUIDED else 3.0
+    plan = Plan.checked(
+        {
+            "nfe": grid.steps,
+            "solver": {"name": solver.name, "order": solver.order},
+            "times": grid.times.tolist(),
+            "net_times": grid.net_times.tolist(),
+            "schedule": schedule_to_json(model.schedule),
+            "model": {
+                "name": name, "digest": model.digest, "shape": list(model.shape),
+                "prediction": model.prediction,
+            },
+        }
+    )  # fmt: skip
+    pipe.scheduler = LD3Scheduler.from_plan(plan, like=pipe)
+    asked = model_of(name, pipe, negative_prompt=None if name in NO_NEGATIVE else tiny.NEGATIVE)
+    x = ld3.prior(model, [5, 6])
+    words = dict(tiny.CALLS[name.split("-")[0]]) | guidance_words(name, scale)
+    latents = x
+    if name in ("flux2", "klein"):  # taken before they are packed
+        side = int(len(x[0]) ** 0.5)
+        latents = x.transpose(1, 2).reshape(2, -1, side, side)
+    states = Spy(pipe.scheduler, "step")
+    pipe(**words, latents=latents, num_inference_steps=plan.nfe, output_type="latent")
+    found = states.calls[-1][1]
+    with torch.no_grad():
+        denoise = ld3.bind(asked, asked.conditions([0, 1]), guidance=scale)
+        wanted = ld3.integrate(denoise, solver, plan.knots(), x.double())
+    assert torch.equal(states.calls[0][0]["sample"], x)
+    found = found[0] if isinstance(found, tuple) else found.prev_sample
+    assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max().clamp(min=1)
+
+
+FROM_AN_IMAGE = {
+    "StableDiffusionXLImg2ImgPipeline": "sdxl",
+    "StableDiffusion3Img2ImgPipeline": "sd3-medium",
+    "StableDiffusion3InpaintPipeline": "sd3-medium",
+    "FluxInpaintPipeline": "flux",
+    "QwenImageImg2ImgPipeline": "qwen",
+    "QwenImageInpaintPipeline": "qwen",
+    "ZImageImg2ImgPipeline": "zimage",
+    "ZImageInpaintPipeline": "zimage",
+    "Flux2KleinInpaintPipeline": "klein",
+}
+
+
+@pytest.mark.parametrize("kind", FROM_AN_IMAGE)
+def test_from_an_image_with_strength(kind: str) -> None:
+    """The plan's last steps, from the noised image on; without a mask that is our table's tail."""
+    from plans import make_plan
+
+    name = FROM_AN_IMAGE[kind]
+    base = tiny.TINY[name]()
+    negative = None if name in NO_NEGATIVE else tiny.NEGATIVE
+    model = model_of(name, base, negative_prompt=negative)
+    unused = ("image_encoder", "feature_extractor")
+    parts = {part: value for part, value in base.components.items() if part not in unused}
+    if kind.startswith("StableDiffusionXL"):
+        parts["add_watermarker"] = False
+    pipe = getattr(diffusers, kind)(**parts)
+    pipe.set_progress_bar_config(disable=True)
+    steps, strength = 5, 0.6
+    plan = make_plan(model.schedule, "dpmpp", 2, prediction=model.prediction, steps=steps,
+                     corrections=False, shape=model.shape)  # fmt: skip
+    pipe.scheduler = LD3Scheduler.from_plan(plan, like=pipe)
+    spy = Spy(pipe.scheduler, "step")
+    call = dict(tiny.CALLS[name.split("-")[0]]) | guidance_words(name, 3.0)
+    image = torch.rand(1, 3, call["height"], call["width"], generator=torch.Generator())
+    masked = "Inpaint" in kind
+    if masked:
+        call["mask_image"] = torch.zeros(1, 1, *image.shape[2:])
+        call["mask_image"][..., :8] = 1
+    call |= {"image": image, "strength": strength, "num_inference_steps": steps}
+    out = pipe(**call, generator=torch.Generator().manual_seed(0), output_type="latent").images
+    assert bool(torch.isfinite(out).all())
+    begin = steps - int(steps * strength)
+    told = torch.stack([given["timestep"] for given, _ in spy.calls])
+    assert torch.equal(told, pipe.scheduler.timesteps[begin:])
+    if masked:
+        return
+    with torch.no_grad():
+        denoise = ld3.bind(model, model.conditions([0, 1]), guidance=3.0)
+        tail = plan.table_for(model.schedule, "x0").tail(begin)
+        wanted = tail.run(denoise, spy.calls[0][0]["sample"].double())
+    found = spy.calls[-1][1][0]
+    assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max().clamp(min=1)
+
+
+def test_every_supported_class_is_tested() -> None:
+    made = {type(make()).__name__ for make in tiny.TINY.values()}
+    own = {"ClassLatentPipeline", "RectifiedFlowPipeline", "InstaFlowPipeline", "DDIMPipeline"}
+    assert set(FAMILIES) - own == made  # the others: see below and tests/test_latent_checkpoints.py
 
 
 @every_family
@@ -341,6 +457,9 @@ def test_other_pipelines_and_networks_are_refused() -> None:
         unet = diffusers.UNet2DModel(**dict(pipe.unet.config) | config)
         with pytest.raises(ModelError, match=said):
             zoo.from_pipeline(diffusers.DDPMPipeline(unet, pipe.scheduler))
+    for kind in ("KandinskyV22Pipeline", "StableCascadeDecoderPipeline"):
+        with pytest.raises(SpecError, match=f"got {kind}, known to diffusers but not supported"):
+            zoo.from_pipeline(type(kind, (), {})())
     with pytest.raises(SpecError, match="frames, prompts: says nothing to DDPMPipeline"):
         zoo.from_pipeline(pipe, prompts=["rain"], frames=5)
     with pytest.raises(ModelError, match="guidance: got a pipeline without conditions"):
@@ -590,6 +709,31 @@ def test_code_in_a_folder_never_runs(changed: Path) -> None:
             open_pipeline(str(changed))
         assert "\n" not in str(caught.value)
     assert not (changed / "ran").exists()
+
+
+def test_a_folder_with_our_scheduler_is_learned_from_again(folder: Path, tmp_path: Path) -> None:
+    """The model in it is the one the plan was learned for, in a process that knows no plans."""
+    from plans import make_plan
+
+    before = load_model(f"diffusers:{folder}")
+    pipe = tiny.sd()
+    pipe.scheduler = LD3Scheduler.from_plan(make_plan(shape=(4, 8, 8)), like=pipe)
+    pipe.save_pretrained(tmp_path / "planned")
+    again = load_model(f"diffusers:{tmp_path / 'planned'}")
+    assert again.digest == before.digest and again.identity == before.identity
+    assert again.model.schedule == before.model.schedule
+    assert again.model.prediction == before.model.prediction
+    code = (
+        "from ld3.zoo.loading import load_model\n"
+        f"print(load_model('diffusers:{tmp_path / 'planned'}').digest)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == before.digest, ran.stderr
+    index = json.loads((tmp_path / "planned" / "model_index.json").read_text())
+    index["unet"] = index["scheduler"]  # ours is known as a scheduler, and as nothing else
+    (tmp_path / "planned" / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"got a unet from 'ld3\.diffusers'"):
+        open_pipeline(str(tmp_path / "planned"))
 
 
 def test_a_safety_checker_is_not_loaded(changed: Path) -> None:

@@ -83,7 +83,7 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("nfe", 10**9, "nfe"),
         ("solver.name", "dpmp", "did you mean 'dpmpp'"),
         ("solver.order", 7, "wanted one of [1, 2, 3]"),
-        ("solver.variant", "x", "no variants"),
+        ("solver.variant", "x", "wanted one of"),
         ("schedule", {"name": "edn"}, "did you mean 'edm'"),
         ("schedule", {"kind": "EDM", "t_min": -1.0, "t_max": 80.0}, "wanted"),
         ("schedule", {"kind": "EDM", "nonsense": 1}, "nonsense"),

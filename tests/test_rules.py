@@ -11,7 +11,7 @@ from ld3.errors import ModelError, SpecError, StoreError
 from ld3.learner import least_squares
 from ld3.learner.forcing import keep_better, projected_step, radius
 from ld3.learner.optimizers import clipped, optimizer_step
-from ld3.learner.presets import PRESETS, for_family, iterations, make_preset, without_gradients
+from ld3.learner.presets import PRESETS, for_family, make_preset, without_gradients
 from ld3.learner.recipes import (
     GaussNewton,
     PaperRules,
@@ -360,7 +360,8 @@ def test_presets(name: str) -> None:
     smaller = make_preset(name, 5, pairs=12)
     assert (smaller.train, smaller.valid) == (12, 8)
     counts = {"standard": 80, "fast": 30, "best": 256, "paper-pixel": 175, "paper-latent": 250}
-    assert iterations(preset) == counts.get(name, 125)
+    batches = math.ceil(preset.train / preset.recipe.batch)
+    assert batches * preset.recipe.all_epochs == counts.get(name, 125)
     with pytest.raises(SpecError, match="did you mean"):
         make_preset(name + "x", 5)
 

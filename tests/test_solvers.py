@@ -70,6 +70,7 @@ def graded(schedule: Schedule, grid: TimeGrid) -> TimeGrid:
 OTHER: dict[str, dict[tuple[str, int, str], tuple[float, float]]] = {
     "even": {
         ("dpmpp", 3, ""): (1.9, 2.3),
+        ("dpmpp", 3, "full"): (1.9, 2.3),
         ("ipndm", 3, ""): (1.8, 2.2),
         ("ipndm", 4, ""): (1.9, 2.2),
         ("deis", 3, "log-rho"): (3.8, 4.2),
@@ -77,6 +78,7 @@ OTHER: dict[str, dict[tuple[str, int, str], tuple[float, float]]] = {
     },
     "uneven": {
         ("dpmpp", 3, ""): (1.9, 2.3),
+        ("dpmpp", 3, "full"): (1.9, 2.3),
         ("ipndm", 3, ""): (1.4, 2.4),
         ("ipndm", 4, ""): (1.7, 2.7),
         ("deis", 3, "log-rho"): (2.4, 3.2),

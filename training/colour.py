@@ -1,9 +1,9 @@
 """Train ``road``: a class-conditional denoiser of cars and trucks, the colour model.
 
-DDPM++ in a small configuration (``song.py``) with EDM's preconditioning (``edm.py``), log sigma
-from N(-1.2, 1.2^2) and sigma_data 0.5, as EDM has it for CIFAR-10 (the pixels' deviation is 0.503),
-on the classes automobile and truck, 10,000 pictures of 32x32, flipped at random. The label is
-hidden 10 % of the time; "no label" is a row of zeros. The loss is that of ``learner.py``.
+DDPM++ in a small configuration (``song.py`` starts it) with EDM's preconditioning (``edm.py``),
+log sigma from N(-1.2, 1.2^2) and sigma_data 0.5, as EDM has it for CIFAR-10 (the pixels' deviation
+is 0.503), on the classes automobile and truck, 10,000 pictures of 32x32, flipped at random. The
+label is hidden 10 % of the time; "no label" is a row of zeros. The loss is that of ``learner.py``.
 
     python training/colour.py --data FOLDER          # the folder that ``cifar.py`` speaks of
 """
@@ -20,10 +20,11 @@ from edm import Edm
 from learner import Learner, averaged, hide
 from long import Every, Pace, arguments, pace_of, train
 from quality import colour_grade, losses, sheet
-from song import SongUNet
+from song import song_unet
 from torch import Tensor, nn
 
 from ld3.schedules import EDM
+from ld3.zoo.checkpoints.edm import EDMNetwork
 from ld3.zoo.shipped import ClassModel
 
 NAMES = ("automobile", "truck")
@@ -36,7 +37,6 @@ SIZES: dict[str, Any] = {
     "channel_mult": [1, 2, 4],
     "num_blocks": 2,
     "attn_resolutions": [16],
-    "dropout": 0.0,
 }
 ABOUT: dict[str, Any] = {
     "class": "SongUNet",
@@ -51,8 +51,8 @@ ABOUT: dict[str, Any] = {
 PACE = Pace(lr=1e-3, warmup=500, flat=5000, seed=7)
 
 
-def build() -> SongUNet:
-    return SongUNet(**SIZES)
+def build() -> EDMNetwork:
+    return song_unet(SIZES)
 
 
 def one_hot(label: Tensor) -> Tensor:

@@ -75,14 +75,8 @@ _HOME = {
         "learner.recipes": ("GaussNewton", "PaperRules", "PreconditionedAdam"),
         "model_checks": ("check_model",),
         "models": (
-            "ClampedModel",
-            "FunctionModel",
-            "Model",
-            "ModelDefaults",
-            "bind",
-            "bind_network",
-            "count_calls",
-            "prior",
+            "ClampedModel", "FunctionModel", "Model", "ModelDefaults", "bind", "bind_network",
+            "count_calls", "prior",
         ),
         "plan": ("Plan",),
         "problem": ("Problem",),
@@ -95,13 +89,7 @@ _HOME = {
         "runs.spec": ("RunSpec",),
         "sampling": ("integrate", "trajectory"),
         "schedules": (
-            "EDM",
-            "Discrete",
-            "Flow",
-            "Schedule",
-            "VPCosine",
-            "VPLinear",
-            "make_schedule",
+            "EDM", "Discrete", "Flow", "Schedule", "VPCosine", "VPLinear", "make_schedule",
         ),
         "known_grids": ("METHODS", "make_grid"),
         "seeds": ("noise",),
@@ -110,7 +98,7 @@ _HOME = {
         "teacher": ("Pairs", "Teacher", "make_pairs"),
     }.items()
     for name in names
-}
+}  # fmt: skip
 
 __all__ = ["__version__", *sorted(_HOME)]
 

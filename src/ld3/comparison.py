@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ld3.errors import StoreError
+from ld3.errors import StoreError, wrong_part
+from ld3.scores import Number
 from ld3.store import read_json, write_bytes, write_json
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=2000)]
 Count = Annotated[int, Field(ge=0)]
 Png = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]+={0,2}$", max_length=4_000_000)]  # base64
@@ -137,10 +137,8 @@ class Comparison(_Part):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
             raise StoreError(
-                f"{name}: {where}: {first['msg']}; make it anew with `ld3 compare`"
+                f"{name}: {wrong_part(error)}; make it anew with `ld3 compare`"
             ) from None
 
     def save(self, path: Path) -> None:

@@ -4,8 +4,18 @@ Every message is one line that says what was got, what was wanted and how to fix
 line prints it without a traceback and exits with code 2.
 """
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel, ValidationError
+
+Args = ParamSpec("Args")
+Answer = TypeVar("Answer")
+LONGEST = 1000  # characters of an error
 
 
 class Ld3Error(Exception):
@@ -14,6 +24,10 @@ class Ld3Error(Exception):
 
 class SpecError(Ld3Error):
     """A setting, name or number that cannot be used."""
+
+
+class MissingPackage(SpecError):
+    """An optional package that is not installed."""
 
 
 class PlanError(Ld3Error):
@@ -32,9 +46,67 @@ class ExportError(Ld3Error):
     """An exported plan that does not do, in the tool at hand, what it was learned to do."""
 
 
+def printable(text: str) -> str:
+    """Text without control characters, which could steer a terminal; line ends stay."""
+    return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)
+
+
+def one_line(text: str) -> str:
+    """An error as one line of bounded length, whatever is in it."""
+    line = printable(" ".join(text.split()))
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, torch's allocator on the CPU or one of a device had no memory left."""
+    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return known or "can't allocate memory" in str(error) or "out of memory" in str(error)
+
+
+NO_MEMORY = (
+    "out of memory: run fewer samples at a time (--batch 8, --recipe batch=1), a smaller network "
+    "dtype (--dtype bfloat16), or compare latents (--latents)"
+)
+
+
+def call_own(
+    what: str, call: Callable[Args, Answer], *args: Args.args, **more: Args.kwargs
+) -> Answer:
+    """Run code that a user brought; what it raises becomes one line that says where."""
+    try:
+        return call(*args, **more)
+    except Ld3Error:
+        raise
+    except (Exception, SystemExit) as error:
+        if is_out_of_memory(error):
+            raise ModelError(f"{what}: {NO_MEMORY}") from error
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if "importlib" not in frame.filename][-1]
+        place = f" ({Path(own.filename).name}, line {own.lineno})" * (own.filename != __file__)
+        raise ModelError(f"{what}: got {type(error).__name__}: {error}{place}") from error
+
+
 def unknown(kind: str, got: str, known: Iterable[str]) -> SpecError:
     """The error for a name that is not in a registry, with the nearest known one."""
     names = sorted(known)
     near = get_close_matches(got, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return SpecError(f"unknown {kind} {got!r}: {hint}known: {', '.join(names)}")
+
+
+def bad_option(
+    kind: "type[BaseModel]", error: "ValidationError", noun: str = "option"
+) -> SpecError:
+    """The error for what pydantic found in options."""
+    first = error.errors()[0]
+    option = str(first["loc"][0]) if first["loc"] else "options"
+    if first["type"] == "extra_forbidden":
+        return unknown(noun, option, kind.model_fields)
+    return SpecError(f"{option}: got {str(first['input'])[:200]!r}: {first['msg']}")
+
+
+def wrong_part(error: "ValidationError") -> str:
+    """Where a file is wrong and why, for what pydantic found."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"]) or "the whole file"
+    return f"{where}: {first['msg']}"

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ld3.errors import StoreError, unknown
+from ld3.errors import StoreError, unknown, wrong_part
 from ld3.metrics.bootstrap import Interval
+from ld3.scores import Number
 from ld3.store import read_json
 
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Text = Annotated[str, Field(max_length=4000)]
 Options = dict[str, Any]
 FILES = (".pkl", ".pt", ".pth", ".ckpt", ".safetensors")  # names of checkpoints end in these
@@ -245,8 +245,6 @@ class ExperimentResult(Findings):
         try:
             return cls.model_validate(read_json(path))
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
             raise StoreError(
-                f"{path}: {where}: {first['msg']}; make it anew with `ld3 reproduce`"
+                f"{path}: {wrong_part(error)}; make it anew with `ld3 reproduce`"
             ) from None

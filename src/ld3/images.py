@@ -4,14 +4,36 @@ import struct
 import zlib
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ld3.store import write_bytes
+
+LOOSE = 1.5  # samples of images in [-1, 1] go a little beyond
 
 
 def is_image(sample: Tensor) -> bool:
     """(B, 1 or 3, H, W)."""
     return sample.ndim == 4 and sample.shape[1] in (1, 3)
+
+
+def shown_range(images: Tensor) -> tuple[float, float]:
+    """The values shown as black and as white: -1 and 1; for data of another scale the 0.5 % and
+    99.5 % quantiles of the images."""
+    values = images.detach().float().flatten()
+    values = values[:: max(1, len(values) // 1_000_000)]
+    values = values[torch.isfinite(values)]
+    if not len(values):
+        return -1.0, 1.0
+    ends = torch.tensor([0.005, 0.995], device=values.device)
+    low, high = torch.quantile(values, ends).tolist()
+    return (-1.0, 1.0) if low >= -LOOSE and high <= LOOSE else (low, max(high, low + 1e-6))
+
+
+def rescaled(images: Tensor, span: tuple[float, float]) -> Tensor:
+    """Images with the ends of a range at -1 and 1."""
+    low, high = span
+    return images if span == (-1.0, 1.0) else (2 * images - low - high) / (high - low)
 
 
 def png(image: Tensor) -> bytes:

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ld3.density import TRIED, looked_up, shares
+from ld3.density import TRIED, bump, fine_lam, looked_up, shares
 from ld3.errors import PlanError
 from ld3.plan import MAX_STEPS, Member, Plan
 
@@ -36,13 +36,14 @@ def guess(plan: Plan, nfe: int) -> Plan:
     schedule, own, steps = plan.noise_schedule, len(plan.times) - 1, nfe // each
     weight = max(0.0, 1 - abs(math.log2(steps / own)))
     lam, net = schedule.lam(plan.grid.times), schedule.lam(plan.grid.net_times)
-    first, last = lam[0].item(), lam[-1].item()
     u, v = (torch.linspace(0, 1, n + 1, dtype=torch.float64, device="cpu") for n in (own, steps))
 
-    def apart(bump: tuple[Tensor, Tensor]) -> float:
-        return float((looked_up(u, bump[1], bump[0]) - lam).abs().max())
+    at = fine_lam(schedule)
 
-    at, share = min((shares(first, last, *bump) for bump in TRIED), key=apart)
+    def apart(share: Tensor) -> float:
+        return float((looked_up(u, share, at) - lam).abs().max())
+
+    share = min((shares(bump(at, *one), at) for one in TRIED), key=apart)
     warped = torch.lerp(v, looked_up(v, u, looked_up(lam, at, share)), weight)
     there = looked_up(warped, share, at)
     shift = weight * own / steps * looked_up(v, u, net - lam)

@@ -13,10 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ld3.errors import ModelError
+from ld3.errors import ModelError, call_own
 from ld3.models import Cond, Model, check_output, prior, to_network
 from ld3.predictions import PREDICTIONS
-from ld3.schedules import schedule_to_json
+from ld3.schedules import ends, schedule_to_json
 from ld3.seeds import noise
 from ld3.spaces import space_of
 from ld3.store import digest, tensor_checksum
@@ -48,20 +48,23 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
             f"model: got prediction {model.prediction!r}, wanted one of {', '.join(PREDICTIONS)}"
         )
     x = prior(model, [0, 1], device)
-    ends = torch.tensor(
-        [model.schedule.t_min, model.schedule.t_max], dtype=torch.float64, device="cpu"
-    )
-    middle = model.schedule.time_at(model.schedule.lam(ends).mean())
+    middle = _time_at(model, 0.5)
     inner, told = to_network(model, x, middle)
     told.requires_grad_(learn)
     with torch.set_grad_enabled(learn):
-        out = model.forward(inner, told, model.conditions([0, 1]))
+        cond = call_own("model: conditions", model.conditions, [0, 1])
+        _check_condition(cond, len(x))
+        out = call_own("model", model.forward, inner, told, cond)
     check_output(out, x, space_of(model))
     if not bool(torch.isfinite(out).all()):
         raise ModelError(
             f"model: got NaN or infinite values at t = {middle:.4g}, wanted finite; check the "
             "weights, the scale of x and the dtype"
         )
+    sample = call_own("model: decode", model.decode, x)
+    if not isinstance(sample, Tensor) or sample.ndim < 1 or len(sample) != len(x):
+        got = tuple(sample.shape) if isinstance(sample, Tensor) else type(sample).__name__
+        raise ModelError(f"model: decode: got {got} for two samples, expected a tensor (2, ...)")
     if not learn:
         return
     slope = None
@@ -78,6 +81,16 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
             f"model: got a gradient in the time that is not finite at t = {middle:.4g}, "
             "wanted finite"
         )
+
+
+def _check_condition(cond: Cond, count: int) -> None:
+    for part in cond.values() if isinstance(cond, Mapping) else [cond]:
+        if cond is not None and (not isinstance(part, Tensor) or len(part) != count):
+            got = tuple(part.shape) if isinstance(part, Tensor) else type(part).__name__
+            raise ModelError(
+                f"model: conditions: got {got} for {count} seeds, expected None, a tensor with "
+                f"{count} rows, or a dictionary of such"
+            )
 
 
 @torch.no_grad()
@@ -210,8 +223,5 @@ def _nearer(model: Model, x: Tensor, share: float) -> Tensor:
 
 def _time_at(model: Model, share: float) -> Tensor:
     """The time at a share of the way from noise to data in lam."""
-    ends = torch.tensor(
-        [model.schedule.t_max, model.schedule.t_min], dtype=torch.float64, device="cpu"
-    )
-    first, last = model.schedule.lam(ends)
+    first, last = model.schedule.lam(ends(model.schedule))
     return model.schedule.time_at(torch.lerp(first, last, share))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as rematerialise
 
-from ld3.errors import ModelError
+from ld3.errors import ModelError, call_own
 from ld3.predictions import Prediction, to_x0
 from ld3.schedules import Schedule
 from ld3.seeds import noise
@@ -202,6 +202,7 @@ def bind_network(
     again for the gradients, so that memory does not grow with the number of steps; the network must
     be deterministic (in eval mode).
     """
+    guide = getattr(model, "guide", torch.lerp)  # a model may have a rule of its own
     null = model.null(cond) if guidance != 1 else None
     both = _cat(cond, null) if guidance != 1 and guide_by == "batch" else None
     space = space_of(model)
@@ -213,18 +214,20 @@ def bind_network(
             with_cond, without = model.forward(torch.cat([x, x]), t, both).chunk(2)
         else:
             with_cond, without = model.forward(x, t, cond), model.forward(x, t, null)
-        return torch.lerp(without, with_cond, guidance)
+        out: Tensor = guide(without, with_cond, guidance)
+        return out
 
     def network(x: Tensor, t: Tensor) -> Tensor:
         inner, told = to_network(model, x, t)
-        if checkpoint and torch.is_grad_enabled():
-            out: Tensor = rematerialise(
-                guided, inner, told, use_reentrant=False, preserve_rng_state=False
-            )
-        else:
-            out = guided(inner, told)
+        out = call_own("model", answer, inner, told)
         check_output(out, x, space)
         return out.to(x.dtype)
+
+    def answer(x: Tensor, t: Tensor) -> Tensor:
+        if not checkpoint or not torch.is_grad_enabled():
+            return guided(x, t)
+        again: Tensor = rematerialise(guided, x, t, use_reentrant=False, preserve_rng_state=False)
+        return again
 
     return network
 
@@ -299,13 +302,16 @@ def to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_output(out: Tensor, x: Tensor, space: Space | None = None) -> None:
-    if space is not None:
-        wanted = (len(x), len(space.parts))
-        if out.shape != wanted:
-            raise ModelError(
-                f"model: got an output of shape {tuple(out.shape)}, wanted tangents {wanted}"
-            )
-    elif out.shape != x.shape:
+    wanted = tuple(x.shape) if space is None else (len(x), len(space.parts))
+    if not isinstance(out, Tensor):
+        raise ModelError(
+            f"model: got {type(out).__name__} as its output, expected a tensor of shape {wanted}"
+        )
+    if space is not None and out.shape != wanted:
+        raise ModelError(
+            f"model: got an output of shape {tuple(out.shape)}, wanted tangents of shape {wanted}"
+        )
+    if space is None and out.shape != x.shape:
         raise ModelError(
             f"model: got an output of shape {tuple(out.shape)} for x of shape {tuple(x.shape)}, "
             "wanted the same; a network with learned variance returns twice the channels: keep the "
@@ -313,6 +319,15 @@ def check_output(out: Tensor, x: Tensor, space: Space | None = None) -> None:
         )
     if not out.is_floating_point():
         raise ModelError(f"model: got an output of dtype {out.dtype}, wanted floating point")
+
+
+def take(cond: Cond, index: Tensor | slice) -> Cond:
+    """The conditions at `index`."""
+    if cond is None:
+        return None
+    if isinstance(cond, Mapping):
+        return {name: value[index] for name, value in cond.items()}
+    return cond[index]
 
 
 def _cat(a: Cond, b: Cond) -> Cond:

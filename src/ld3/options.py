@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ld3.errors import SpecError, unknown
+from ld3.errors import bad_option
 
 CAPTIONS = (
     "Two individuals learning to ski along with an instructor.",
@@ -47,11 +47,7 @@ class PipelineOptions(BaseModel):
         try:
             return cls.model_validate(words)
         except ValidationError as error:
-            first = error.errors()[0]
-            word = str(first["loc"][0]) if first["loc"] else "options"
-            if first["type"] == "extra_forbidden":
-                raise unknown("option of a pipeline", word, cls.model_fields) from None
-            raise SpecError(f"{word}: got {first['input']!r}: {first['msg']}") from None
+            raise bad_option(cls, error, "option of a pipeline") from None
 
     def said(self) -> dict[str, Any]:
         """What differs from the defaults, as JSON holds it."""

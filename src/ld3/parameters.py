@@ -32,7 +32,7 @@ from torch import Tensor
 from ld3.density import Warp
 from ld3.errors import PlanError
 from ld3.grids import TimeGrid
-from ld3.schedules import Schedule
+from ld3.schedules import Schedule, ends
 from ld3.solvers import Solver
 from ld3.table import Table, TunedSolver
 
@@ -67,13 +67,8 @@ class GridParameters:
             raw = torch.cat([torch.ones_like(logits[:1]), logits]).detach()
             width = self.window * raw.diff().abs().min()
         net = inner + torch.minimum(torch.maximum(shifts, -width), width)
-        start, end = (
-            torch.full((1,), value, dtype=torch.float64, device="cpu")
-            for value in (self.schedule.t_max, self.schedule.t_min)
-        )
-        return TimeGrid(
-            torch.cat([start, self._time(inner), end]), torch.cat([start, self._time(net), end])
-        )
+        start, end = ends(self.schedule).chunk(2)
+        return TimeGrid(*(torch.cat([start, self._time(v), end]) for v in (inner, net)))
 
     def shares(self, logits: Tensor) -> Tensor:
         """g (N,): the gaps as shares of the range, with sum 1."""
@@ -95,9 +90,8 @@ class GridParameters:
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """v at t_max and at t_min."""
-        times = (self.schedule.t_max, self.schedule.t_min)
-        v = self._variable(torch.tensor(times, dtype=torch.float64, device="cpu"))
-        return v[0], v[1]
+        first, last = self._variable(ends(self.schedule))
+        return first, last
 
     def _variable(self, t: Tensor) -> Tensor:
         return self.schedule.lam(t) if self.variable == "lam" else t

@@ -7,7 +7,7 @@ learned and how well it did. Reading one checks everything. Using one with anoth
 with the reason unless it is forced.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,22 +17,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serial
 from torch import Tensor
 
 from ld3.density import DENSITY, SHIFTS, Warp
-from ld3.errors import Ld3Error, PlanError, SpecError
+from ld3.errors import Ld3Error, PlanError, SpecError, wrong_part
 from ld3.grids import Knots, TimeGrid, knots
 from ld3.model_checks import fingerprint
 from ld3.models import Cond, Model
 from ld3.options import PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
-from ld3.scores import FamilyScores, Scores
+from ld3.scores import FamilyScores, Number, Scores
 from ld3.solvers import Solver, make_solver
 from ld3.spaces import space_of
 from ld3.store import read_json, write_json
 from ld3.table import Increments, Table, TunedSolver
-from ld3.teacher import sample_table
+from ld3.teacher import sample_batches
 
 MAX_STEPS = 1000
-Number = Annotated[float, Field(allow_inf_nan=False)]
 Times = Annotated[list[Number], Field(min_length=2, max_length=MAX_STEPS + 1)]
 Row = Annotated[list[Annotated[float, Field(ge=-1e3, le=1e3)]], Field(max_length=2 * MAX_STEPS + 1)]
 Corrections = Annotated[list[Row], Field(max_length=2 * MAX_STEPS)] | None
@@ -150,9 +149,7 @@ class Plan(_Part):
         try:
             plan = cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-            raise PlanError(f"{name}: {where}: {first['msg']}") from None
+            raise PlanError(f"{name}: {wrong_part(error)}") from None
         if plan.family is not None and plan.family.low > plan.family.high:
             raise PlanError(f"{name}: family: got low {plan.family.low} above {plan.family.high}")
         if plan.solver.table is not None and (plan.family is not None or plan.members):
@@ -218,8 +215,7 @@ class Plan(_Part):
     @property
     def tuned(self) -> TunedSolver:
         """The solver on its times, with the corrections."""
-        added = None if self.corrections is None else tensor_of(self.corrections)
-        return TunedSolver(self.make_solver(), self.grid, added)
+        return tuned_from_json(dict(self), self.make_solver())
 
     @property
     def noise_schedule(self) -> Schedule:
@@ -309,19 +305,10 @@ class Sampler:
         """
         scale = self.guidance if guidance is None else guidance
         _check_rows(cond, len(seeds))
-        parts = []
-        for first in range(0, len(seeds), self.batch):
-            part = slice(first, first + self.batch)
-            some = cond
-            if isinstance(cond, Tensor):
-                some = cond[part]
-            elif cond is not None:
-                some = {name: value[part] for name, value in cond.items()}
-            made = sample_table(
-                self.model, self.table, seeds[part], guidance=scale, device=self.device, cond=some
-            )
-            parts.append(made)
-        return torch.cat(parts)
+        parts = sample_batches(
+            self.model, self.table, seeds, self.batch, guidance=scale, device=self.device, cond=cond
+        )
+        return torch.cat([made for _, made in parts])
 
 
 def _check_rows(cond: Cond, count: int) -> None:
@@ -342,6 +329,22 @@ def tensor_of(rows: Sequence[Sequence[float]]) -> Tensor:
     for n, row in enumerate(rows):
         full[n, : len(row)] = torch.tensor(row, dtype=torch.float64, device="cpu")
     return full
+
+
+def tuned_to_json(tuned: TunedSolver) -> dict[str, Any]:
+    """The numbers of a tuned solver, by the names they have in a plan."""
+    grid = tuned.grid
+    return {
+        "times": grid.times.tolist(),
+        "net_times": grid.net_times.tolist(),
+        "corrections": rows_of(tuned.corrections),
+    }
+
+
+def tuned_from_json(content: Mapping[str, Any], solver: Solver) -> TunedSolver:
+    """The inverse of :func:`tuned_to_json`."""
+    grid, rows = TimeGrid.of(content["times"], content["net_times"]), content["corrections"]
+    return TunedSolver(solver, grid, None if rows is None else tensor_of(rows))
 
 
 def _check_numbers(plan: Plan, name: str) -> None:

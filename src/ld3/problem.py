@@ -23,9 +23,9 @@ from torch import Tensor
 
 from ld3.distances import Distance, FeatureDistance, Features
 from ld3.grids import TimeGrid, knots
-from ld3.models import Cond, Model, bind, start
+from ld3.models import Cond, Model, bind, start, take
 from ld3.sampling import integrate
-from ld3.schedules import Schedule
+from ld3.schedules import Schedule, ends
 from ld3.solvers import Denoise, Solver
 from ld3.spaces import space_of
 from ld3.table import Table, compile_table
@@ -232,15 +232,6 @@ def raised(losses: Tensor, power: float) -> Tensor:
     return losses if power == 1 else losses.clamp_min(TINY) ** power
 
 
-def take(cond: Cond, index: Tensor) -> Cond:
-    """The conditions at `index`."""
-    if cond is None:
-        return None
-    if isinstance(cond, Tensor):
-        return cond[index.to(cond.device)]
-    return {name: value[index.to(value.device)] for name, value in cond.items()}
-
-
 def chunks(count: int, size: int) -> list[Tensor]:
     """0 .. count-1 in order, `size` at a time."""
     return list(torch.split(torch.arange(count, device="cpu"), size)) if count else []
@@ -272,8 +263,7 @@ def _with_secant(denoise: Denoise, schedule: Schedule, h: float) -> Denoise:
 
 
 def _secant(denoise: Denoise, schedule: Schedule, x: Tensor, lam: Tensor, h: float) -> Tensor:
-    ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-    low, high = schedule.lam(ends)
+    low, high = schedule.lam(ends(schedule))
     below, above = torch.maximum(lam - h, low), torch.minimum(lam + h, high)
     up, down = (denoise(x, schedule.time_at(v)) for v in (above, below))
     return (up - down) / (above - below).to(x.device, x.dtype)

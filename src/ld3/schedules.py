@@ -45,6 +45,11 @@ class Schedule(Protocol):
     def time_at(self, lam: Tensor) -> Tensor: ...
 
 
+def ends(schedule: Schedule) -> Tensor:
+    """t_max and t_min (2,), float64 on the CPU."""
+    return torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
+
+
 def _check_range(name: str, t_min: float, t_max: float, lowest: float, highest: float) -> None:
     if not lowest < t_min < t_max < highest:
         raise SpecError(
@@ -399,11 +404,11 @@ class Tabulated:
     @torch.enable_grad()
     def of(cls, schedule: Schedule, points: int = 1025) -> "Tabulated":
         """Read off a schedule."""
-        ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-        first, last = schedule.lam(ends).tolist()
+        noisy, clean = ends(schedule).chunk(2)
+        first, last = schedule.lam(ends(schedule)).tolist()
         even = torch.linspace(first, last, points, dtype=torch.float64, device="cpu")
         inner = schedule.time_at(even[1:-1]).detach()
-        t = torch.cat([ends[:1], inner, ends[1:]]).requires_grad_()
+        t = torch.cat([noisy, inner, clean]).requires_grad_()
         log_alpha = schedule.log_alpha(t)
         (by_t,) = torch.autograd.grad(schedule.lam(t).sum(), t)
         slope = torch.zeros_like(t)  # of log alpha in t: none where alpha is constant

@@ -6,14 +6,16 @@ Tensors are safetensors, everything else is JSON; nothing is ever unpickled.
 
 A *proved* file also holds what it belongs to (its key) and the SHA-256 of its content. Reading it
 compares both: a flipped bit, a truncated file or the file of another key gives None, and the caller
-makes the content again.
+makes the content again. Without a folder, nothing is written and None is read.
 """
 
 import hashlib
 import json
 import os
-import tempfile
+import secrets
+import stat
 import time
+import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -40,22 +42,21 @@ def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """:func:`write_bytes` for content that comes in parts, one of them in memory at a time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+        beside = path.parent / f".{secrets.token_hex(8)}.tmp"
         try:
-            with os.fdopen(handle, "wb") as file:
+            with beside.open("xb") as file:  # a new file, with the rights that the umask leaves
                 for part in parts:
                     file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(name, 0o644)
-            os.replace(name, path)
+            os.replace(beside, path)  # of a symbolic link: the link, not what it points to
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            beside.unlink(missing_ok=True)
             raise
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror or error}; nothing was changed"
-        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise StoreError(f"cannot write {path}: {_reason(error)}; nothing was changed") from None
     with suppress(OSError):  # the file is there; some systems cannot sync a folder
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -74,22 +75,40 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_bytes(path, encode_tensors(_contiguous(tensors)))
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a regular file: no folder, device or pipe, which might never end."""
     try:
+        facts = path.stat()
+        if not stat.S_ISREG(facts.st_mode):
+            raise StoreError(f"cannot read {path}: got a folder or device, expected a file")
+        if most is not None and facts.st_size > most:
+            raise StoreError(f"{path}: got {facts.st_size} bytes, expected at most {most}")
         return path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {_reason(error)}") from None
+
+
+def read_text(path: Path, most: int = MAX_JSON) -> str:
+    """A text file in UTF-8."""
+    try:
+        return read_bytes(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise StoreError(
+            f"{path}: got bytes that are not UTF-8 at {error.start}, expected a UTF-8 text file"
+        ) from None
 
 
 def read_json(path: Path) -> Any:
     """Parsed JSON of a file that may come from anywhere."""
+    return _parsed(read_bytes(path, MAX_JSON), path)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parsed TOML."""
     try:
-        size = path.stat().st_size
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
-    if size > MAX_JSON:
-        raise StoreError(f"{path}: got {size} bytes, expected at most {MAX_JSON}")
-    return _parsed(read_bytes(path), path)
+        return tomllib.loads(read_text(path))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise StoreError(f"{path}: got something that is not TOML ({error})") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -100,14 +119,20 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         raise StoreError(f"{path}: not a whole safetensors file ({error})") from None
 
 
-def write_proved_json(path: Path, key: object, content: object) -> None:
+def place(folder: Path | None, name: str) -> Path | None:
+    """A file in a folder, if there is a folder."""
+    return None if folder is None else folder / name
+
+
+def write_proved_json(path: Path | None, key: object, content: object) -> None:
     """Content with its key and checksum."""
-    write_json(path, {"sha256": checksum(content), "key": key, "content": content})
+    if path is not None:
+        write_json(path, {"sha256": checksum(content), "key": key, "content": content})
 
 
-def read_proved_json(path: Path, key: object) -> Any:
+def read_proved_json(path: Path | None, key: object) -> Any:
     """The content, or None if there is none that belongs to the key and is whole."""
-    if not path.exists():
+    if path is None or not path.exists():
         return None
     with suppress(StoreError, ValueError):
         found = _parsed(read_bytes(path), path)
@@ -120,15 +145,16 @@ def read_proved_json(path: Path, key: object) -> Any:
     return None
 
 
-def write_proved_tensors(path: Path, key: object, tensors: Mapping[str, Tensor]) -> None:
+def write_proved_tensors(path: Path | None, key: object, tensors: Mapping[str, Tensor]) -> None:
     """Tensors with the digest of their key and their checksum."""
-    plain = _contiguous(tensors)
-    write_bytes(path, encode_tensors(plain, metadata=_proof(key, plain)))
+    if path is not None:
+        plain = _contiguous(tensors)
+        write_bytes(path, encode_tensors(plain, metadata=_proof(key, plain)))
 
 
-def read_proved_tensors(path: Path, key: object) -> dict[str, Tensor] | None:
+def read_proved_tensors(path: Path | None, key: object) -> dict[str, Tensor] | None:
     """The tensors, or None if there are none that belong to the key and are whole."""
-    if not path.exists():
+    if path is None or not path.exists():
         return None
     with suppress(StoreError, SafetensorError, ValueError, OSError):
         with safe_open(path, "pt") as file:
@@ -175,6 +201,10 @@ def _proof(key: object, tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def _parsed(content: bytes, path: Path) -> Any:

@@ -3,7 +3,7 @@
 A pair is a noise z and the sample Psi(sigma_T z) that the teacher's solver Psi makes, decoded.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ld3.errors import ModelError
 from ld3.grids import knots
 from ld3.known_grids import make_grid
-from ld3.models import Cond, Model, bind_network, start
+from ld3.models import Cond, Model, bind_network, start, take
 from ld3.predictions import Prediction
 from ld3.schedules import Schedule
 from ld3.seeds import noise
@@ -80,10 +80,9 @@ def make_pairs(
     teacher = teacher or Teacher()
     table = teacher.table(model.schedule, model.prediction)
     targets = []
-    for first in range(0, len(seeds), batch):
-        part = seeds[first : first + batch]
-        targets.append(sample_table(model, table, part, guidance=guidance, device=device))
-        _check_finite(targets[-1], part, model, teacher, guidance)
+    for part, made in sample_batches(model, table, seeds, batch, guidance=guidance, device=device):
+        _check_finite(made, part, model, teacher, guidance)
+        targets.append(made)
         progress(len(part))
     return Pairs(
         tuple(seeds),
@@ -91,6 +90,23 @@ def make_pairs(
         model.conditions(seeds),
         torch.cat(targets),
     )
+
+
+def sample_batches(
+    model: Model,
+    table: Table,
+    seeds: Sequence[int],
+    batch: int,
+    *,
+    guidance: float = 1.0,
+    device: torch.device | str = "cpu",
+    cond: Cond = None,
+) -> Iterator[tuple[Sequence[int], Tensor]]:
+    """:func:`sample_table` for `batch` seeds at a time: these seeds, and their samples."""
+    for first in range(0, len(seeds), batch):
+        part = slice(first, first + batch)
+        some, own = seeds[part], take(cond, part)
+        yield some, sample_table(model, table, some, guidance=guidance, device=device, cond=own)
 
 
 @torch.no_grad()

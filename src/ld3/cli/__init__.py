@@ -1,13 +1,17 @@
 """The command line: options in, library calls out. torch loads only when a command needs it."""
 
+import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 
 import click
 
 from ld3 import __version__
-from ld3.cli import checkpoints, compare, learn, lists, plans, reproduce
-from ld3.errors import Ld3Error, unknown
+from ld3.cli import begin, checkpoints, compare, learn, lists, plans, reproduce
+from ld3.cli.say import say
+from ld3.errors import NO_MEMORY, Ld3Error, is_out_of_memory, one_line, unknown
 
 
 class Commands(click.Group):
@@ -21,17 +25,28 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="ld3", help="Print the version.")
-def cli() -> None:
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--version", is_flag=True, help="Print the version.")
+@click.option("--verbose", is_flag=True, help="With --version: print versions of all parts, too.")
+@click.pass_context
+def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
     """Learn the few time steps at which your diffusion or flow model should be sampled.
 
     All commands share one notation: lists with commas (--nfe 4,6), ranges of whole numbers
     (--nfe 4-10), solvers as NAME, NAME:ORDER or NAME:ORDER:VARIANT (--solver unipc:3:bh2).
     """
+    if version or verbose:
+        begin.print_versions(verbose)
+        ctx.exit()
+    if ctx.invoked_subcommand is None:
+        say(ctx.get_help())
 
 
-for module in (learn, plans, compare, reproduce, checkpoints, lists):
+for module in (begin, learn, plans, compare, reproduce, checkpoints, lists):
     for command in module.COMMANDS:
         cli.add_command(command)
 
@@ -40,20 +55,34 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run the command line: exit code 0, or 2 and one line for every error a user can fix."""
     try:
         code = cli.main(args=args, prog_name="ld3", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.format_message())
-        sys.exit(0)
     except click.ClickException as error:
         _fail(error.format_message().replace("\n", " "))
     except Ld3Error as error:
         _fail(str(error))
     except (click.Abort, KeyboardInterrupt) as stop:
         said = str(stop.__cause__ or stop)  # click wraps what was raised
-        click.echo(f"ld3: interrupted{f'; {said}' if said else ''}", err=True)
-        sys.exit(130)
+        _fail(f"interrupted{f'; {said}' if said else ''}", 130)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except Exception as error:
+        _fail(*((NO_MEMORY,) if is_out_of_memory(error) else (_unexpected(error), 1)))
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _fail(message: str) -> None:
-    click.echo(f"ld3: {message}", err=True)
-    sys.exit(2)
+def _fail(message: str, code: int = 2) -> None:
+    say(f"ld3: {one_line(message)}", err=True)
+    sys.exit(code)
+
+
+def _unexpected(error: Exception) -> str:
+    """What is said of an error that is ours, or that nobody thought of."""
+    text = "".join(traceback.format_exception(error))
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="ld3-error-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
+    ) as file:
+        file.write(f"ld3 {__version__}, Python {sys.version}\nld3 {sys.argv[1:]!r}\n\n{text}")
+    return (
+        f"unexpected {type(error).__name__}: {error}; the details are in {file.name}; please "
+        "report this with that file as an issue of the project"
+    )

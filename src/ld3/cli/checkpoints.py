@@ -5,24 +5,23 @@ from pathlib import Path
 
 import click
 
-from ld3.cli.lists import as_json
-from ld3.cli.options import FILE, clamp_option, config_option
+from ld3.cli.options import FILE, clamp_option, config_option, json_option, print_table
+from ld3.cli.say import say
 
 
 @click.command()
 @click.argument("file", type=FILE)
-@config_option()
-@clamp_option()
-@as_json
+@config_option
+@clamp_option
+@json_option
 def inspect(file: Path, config: str | None, clamp: bool | None, json_: bool) -> None:
     """Print what a checkpoint FILE is, without running anything in it."""
     from ld3.options import PipelineOptions
-    from ld3.report.tables import table_lines
     from ld3.zoo.checkpoints.load import inspect_checkpoint
 
     found = inspect_checkpoint(file, PipelineOptions(config=config, clamp=bool(clamp)))
     if json_:
-        click.echo(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
         return
     rows = [
         ("file", found["file"]),
@@ -39,14 +38,13 @@ def inspect(file: Path, config: str | None, clamp: bool | None, json_: bool) -> 
     ]
     if found["left_as_names"]:
         rows.append(("not run", ", ".join(found["left_as_names"][:8])))
-    for line in table_lines(rows):
-        click.echo(line)
+    print_table(rows)
 
 
 @click.command()
 @click.argument("file", type=FILE)
 @click.argument("out", type=FILE)
-@config_option()
+@config_option
 def convert(file: Path, out: Path, config: str | None) -> None:
     """Write a checkpoint FILE as OUT.safetensors, with its configuration.
 
@@ -56,7 +54,7 @@ def convert(file: Path, out: Path, config: str | None) -> None:
     from ld3.options import PipelineOptions
     from ld3.zoo.checkpoints.load import convert_checkpoint
 
-    click.echo(f"wrote {convert_checkpoint(file, out, PipelineOptions(config=config))}")
+    say(f"wrote {convert_checkpoint(file, out, PipelineOptions(config=config))}")
 
 
 COMMANDS = (inspect, convert)

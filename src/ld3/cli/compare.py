@@ -7,64 +7,41 @@ import click
 
 from ld3.cli.options import (
     FILE,
-    distance_option,
     flag,
     given,
-    held_out_option,
     model_option,
     option,
-    out_option,
-    pipeline_options,
-    preset_option,
-    recipe_option,
-    resume_option,
-    runtime_options,
-    spec_option,
-    start_option,
-    teacher_options,
+    print_files,
+    print_lines,
+    run_options,
+    together,
 )
+from ld3.cli.say import say
 
 
 @click.command()
-@model_option()
-@option(
-    "--methods",
-    multiple=True,
-    shown="handmade,published,ld3",
-    help="Names of `ld3 methods`, or groups: handmade, published, searched, learned, all, "
-    "variants.",
-)
-@option(
-    "--solvers",
-    multiple=True,
-    shown="dpmpp",
-    help="Solvers: NAME, NAME:ORDER or NAME:ORDER:VARIANT, such as unipc,ipndm:3.",
-)
-@option("--nfe", multiple=True, help="Numbers of network evaluations: 4,6 or 4-10.", shown="4,6")
-@option("--seeds", type=int, help="Random seeds per stochastic method: how many.", shown="1")
-@option("--pairs", type=int, help="Training pairs per seed, the same for all methods.", shown="128")
-@option("--valid", type=int, help="Validation pairs per seed.", shown="32")
-@held_out_option(type=int, shown="64")
-@option("--guidance", help="Scale of classifier-free guidance.", shown="1")
-@distance_option()
-@preset_option()
-@recipe_option()
-@start_option()
-@teacher_options("unipc:3:bh1", "logsnr", "40")
-@flag("--full", default=None, help="Add set metrics: Fréchet distance, KID and others.")
-@option("--judged", type=int, help="Samples for --full.", shown="1000")
-@option(
-    "--features",
-    type=FILE,
-    shown="the model's, if it is in `ld3 models`",
-    help="Feature network for --full: Inception weights (.safetensors) or TorchScript (.pt).",
-)
-@pipeline_options()
-@runtime_options()
-@option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1")
-@out_option("Folder of results and their cache.", "compare", stored=True)
-@spec_option()
-@resume_option()
+@together(
+    model_option,
+    option("--methods", multiple=True, shown="handmade,published,ld3",
+           help="Names of `ld3 methods`, or groups: handmade, published, searched, learned, all, "
+           "variants."),
+    option("--solvers", multiple=True, shown="dpmpp",
+           help="Solvers: NAME, NAME:ORDER or NAME:ORDER:VARIANT, such as unipc,ipndm:3."),
+    option("--nfe", multiple=True, help="Numbers of network evaluations: 4,6 or 4-10.",
+           shown="4,6"),
+    option("--seeds", type=int, help="Random seeds per stochastic method: how many.", shown="1"),
+    option("--pairs", type=int, shown="128",
+           help="Training pairs per seed, the same for all methods."),
+    option("--valid", type=int, help="Validation pairs per seed.", shown="32"),
+    option("--guidance", help="Scale of classifier-free guidance.", shown="1"),
+    flag("--full", default=None, help="Add set metrics: Fréchet distance, KID and others."),
+    option("--judged", type=int, help="Samples for --full.", shown="1000"),
+    option("--features", type=FILE, shown="the model's, if it is in `ld3 models`",
+           help="Feature network for --full: Inception weights (.safetensors) or TorchScript "
+           "(.pt)."),
+    option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1"),
+)  # fmt: skip
+@run_options(("unipc:3:bh1", "logsnr", "40"), ("Folder of results and their cache.", "compare"))
 def compare(file: Path | None, resume: bool, **options: Any) -> None:
     """Compare methods on one model: a table, CSV, JSON and a page."""
     from ld3.report import write_report
@@ -77,10 +54,8 @@ def compare(file: Path | None, resume: bool, **options: Any) -> None:
     with Bar() as bar:
         comparison = run_compare(spec, bar, fresh=not resume)
         bar.clear()
-    for line in comparison_lines(comparison):
-        click.echo(line)
-    for path in (*write_files(comparison, spec.out), write_report(comparison, spec.out)):
-        click.echo(f"{path.suffix[1:]:<9}{path}")
+    print_lines(comparison_lines(comparison))
+    print_files([*write_files(comparison, spec.out), write_report(comparison, spec.out)])
 
 
 @click.command()
@@ -91,7 +66,7 @@ def report(folder: Path) -> None:
     from ld3.report import write_report
 
     file = folder if folder.suffix == ".json" else folder / "compare.json"
-    click.echo(str(write_report(Comparison.load(file), file.parent)))
+    say(str(write_report(Comparison.load(file), file.parent)))
 
 
 COMMANDS = (compare, report)

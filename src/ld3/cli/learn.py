@@ -5,95 +5,40 @@ from typing import Any
 
 import click
 
-from ld3.cli.options import (
-    distance_option,
-    flag,
-    given,
-    held_out_option,
-    model_option,
-    option,
-    out_option,
-    pipeline_options,
-    preset_option,
-    recipe_option,
-    resume_option,
-    runtime_options,
-    spec_option,
-    start_option,
-    teacher_options,
-)
+from ld3.cli.options import flag, given, model_option, option, print_lines, run_options, together
+from ld3.cli.say import say
+from ld3.errors import MissingPackage
 
 
 @click.command()
-@model_option()
-@option(
-    "--solver",
-    help="Solver: a name of `ld3 solvers`, NAME:ORDER or NAME:ORDER:VARIANT.",
-    shown="dpmpp",
-)
-@option(
-    "--order",
-    type=int,
-    help="Order of the solver: alias of --solver NAME:ORDER.",
-    shown="the solver's",
-)
-@option(
-    "--variant",
-    help="Variant of the solver: alias of --solver NAME:ORDER:VARIANT.",
-    shown="the solver's",
-)
-@option(
-    "--nfe",
-    multiple=True,
-    shown="5",
-    help="Number of network evaluations. 4,6: a plan for each. 4-10: one plan for all.",
-)
-@flag("--refine", default=None, help="Fine-tune the plan for each NFE of a range.")
-@flag(
-    "--gradient-free",
-    default=None,
-    help="Learn by forward passes only, for networks without gradients.",
-)
-@preset_option()
-@option(
-    "--learn",
-    shown="the preset's",
-    help="What is learned: times, times+net or times+net+coefficients.",
-)
-@start_option()
-@distance_option()
-@option("--pairs", type=int, help="Training pairs.", shown="the preset's")
-@option("--valid", type=int, help="Validation pairs.", shown="the preset's, or half of --pairs")
-@option(
-    "--guidance",
-    multiple=True,
-    shown="1",
-    help="Scale of classifier-free guidance. 1,2: a plan for each. 1-4: one plan for all.",
-)
-@option(
-    "--seed",
-    type=int,
-    shown="0",
-    help="Random seed of a run: its training noise and the order of batches.",
-)
-@held_out_option(type=int, shown="64")
-@option(
-    "--judged",
-    type=int,
-    shown="200",
-    help="Samples for the Fréchet distance of models in `ld3 models`; 0: none.",
-)
-@recipe_option()
-@option(
-    "--slope", shown="auto", help="Slopes in time: exact, secant, or auto, which tests the network."
-)
-@teacher_options("the preset's", "the preset's", "the preset's")
-@pipeline_options()
-@runtime_options()
-@flag("--tensorboard", default=None, help="Write losses for TensorBoard.")
-@out_option("Folder of runs and their cache.", "runs", stored=True)
-@spec_option()
-@resume_option()
+@together(
+    model_option,
+    option("--solver", shown="dpmpp",
+           help="Solver: a name of `ld3 solvers`, NAME:ORDER or NAME:ORDER:VARIANT."),
+    option("--order", type=int, shown="the solver's",
+           help="Order of the solver: alias of --solver NAME:ORDER."),
+    option("--variant", shown="the solver's",
+           help="Variant of the solver: alias of --solver NAME:ORDER:VARIANT."),
+    option("--nfe", multiple=True, shown="5",
+           help="Number of network evaluations. 4,6: a plan for each. 4-10: one plan for all."),
+    flag("--refine", default=None, help="Fine-tune the plan for each NFE of a range."),
+    flag("--gradient-free", default=None,
+         help="Learn by forward passes only, for networks without gradients."),
+    option("--learn", shown="the preset's",
+           help="What is learned: times, times+net or times+net+coefficients."),
+    option("--slope", shown="auto",
+           help="Slopes in time: exact, secant, or auto, which tests the network."),
+    option("--pairs", type=int, help="Training pairs.", shown="the preset's"),
+    option("--valid", type=int, help="Validation pairs.", shown="the preset's, or half of --pairs"),
+    option("--guidance", multiple=True, shown="1",
+           help="Scale of classifier-free guidance. 1,2: a plan for each. 1-4: one plan for all."),
+    option("--seed", type=int, shown="0",
+           help="Random seed of a run: its training noise and the order of batches."),
+    option("--judged", type=int, shown="200",
+           help="Samples for the Fréchet distance of models in `ld3 models`; 0: none."),
+    flag("--tensorboard", default=None, help="Write losses for TensorBoard."),
+)  # fmt: skip
+@run_options(("the preset's",) * 3, ("Folder of runs and their cache.", "runs"))
 def learn(file: Path | None, resume: bool, **options: Any) -> None:
     """Learn at which times to sample: a plan for a model, a solver and an NFE."""
     from ld3.report.bar import Bar
@@ -116,11 +61,13 @@ def learn(file: Path | None, resume: bool, **options: Any) -> None:
                 results = ((result.plan, result.folder) for result in learned)
             for plan, folder in results:
                 bar.clear()
-                for line in (family_lines if plan.family else learned_lines)(plan):
-                    click.echo(line)
-                for picture in write_pictures(plan, folder, spec.device):
-                    click.echo(f"picture  {picture}")
-                click.echo(f"plan     {folder / 'plan.json'}")
+                print_lines((family_lines if plan.family else learned_lines)(plan))
+                try:
+                    for picture in write_pictures(plan, folder, spec.device, spec.model):
+                        say(f"picture  {picture}")
+                except MissingPackage as missing:
+                    say(f"no pictures: {missing}")
+                say(f"plan     {folder / 'plan.json'}")
 
 
 COMMANDS = (learn,)

@@ -1,144 +1,117 @@
 """`ld3 solvers`, `methods`, `schedules`, `models`: what can be named in options."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
 
-from ld3.cli.options import Command, flag
+from ld3.cli.options import json_option, print_table
+from ld3.cli.say import say
 
-
-def as_json(command: Command) -> Command:
-    return flag("--json", "json_", help="Print JSON for programs.")(command)
+Entry = dict[str, Any]
+Columns = dict[str, str | Callable[[Entry], str]]  # by heading: what it shows of an entry
 
 
 @click.command()
-@as_json
+@json_option
 def solvers(json_: bool) -> None:
     """List the ODE solvers."""
     from ld3.solvers import SOLVERS
 
-    if json_:
-        _print_json(
-            {
-                "name": name,
-                "orders": list(kind.orders),
-                "default_order": kind().order,
-                "variants": list(kind.variants),
-                "nfe_per_step": kind().nfe(1),
-                "summary": kind.summary,
-            }
-            for name, kind in SOLVERS.items()
-        )
-        return
-    _print_table(
-        ("solver", "orders", "variants", "summary"),
-        [
-            (name, _span(kind.orders), ", ".join(kind.variants) or "-", kind.summary)
-            for name, kind in SOLVERS.items()
-        ],
+    entries = (
+        {
+            "name": name,
+            "orders": list(kind.orders),
+            "default_order": kind().order,
+            "variants": list(filter(None, kind.variants)),
+            "nfe_per_step": kind().nfe(1),
+            "summary": kind.summary,
+        }
+        for name, kind in SOLVERS.items()
     )
+    columns: Columns = {"solver": "name", "orders": _span, "variants": "variants"}
+    _print(entries, json_, columns | {"summary": "summary"})
 
 
 @click.command()
-@as_json
+@json_option
 def methods(json_: bool) -> None:
     """List the methods that choose the times: known grids, searches, learned."""
     from ld3.known_grids import METHODS
     from ld3.runs.compare.methods import LEARNED
-    from ld3.runs.compare.spec import kind_of
+    from ld3.runs.compare.spec import kind_of, needs_of, source_of
     from ld3.searches.registry import SEARCHES
 
-    rows: list[tuple[str, str, str | None, list[str], str]] = [
-        (name, kind_of(name), method.variable, [], method.source)
-        for name, method in METHODS.items()
-    ]
-    rows += [
-        (name, kind_of(name), None, sorted(method.needs), method.source)
-        for name, method in (SEARCHES | LEARNED).items()
-    ]
-    if json_:
-        head = ("name", "kind", "even_in", "needs", "source")
-        _print_json(dict(zip(head, row, strict=True)) for row in rows)
-        return
-    _print_table(
-        ("method", "kind", "even steps in", "needs", "source"),
-        [
-            (name, kind, variable or "-", ", ".join(needs) or "-", source)
-            for name, kind, variable, needs, source in rows
-        ],
+    entries = (
+        {
+            "name": name,
+            "kind": kind_of(name),
+            "even_in": METHODS[name].variable if name in METHODS else None,
+            "needs": needs_of(name),
+            "source": source_of(name),
+        }
+        for name in (*METHODS, *SEARCHES, *LEARNED)
     )
+    columns: Columns = {"method": "name", "kind": "kind", "even steps in": "even_in"}
+    _print(entries, json_, columns | {"needs": "needs", "source": "source"})
 
 
 @click.command()
-@as_json
+@json_option
 def schedules(json_: bool) -> None:
     """List the noise schedules."""
     from ld3.schedules import SCHEDULES, make_schedule
 
-    rows = [(name, make_schedule(name), summary) for name, (_, summary) in SCHEDULES.items()]
-    if json_:
-        _print_json(
-            {"name": name, "t_min": s.t_min, "t_max": s.t_max, "summary": summary}
-            for name, s, summary in rows
-        )
-        return
-    _print_table(
-        ("schedule", "times", "summary"),
-        [(name, f"{s.t_min:g} to {s.t_max:g}", summary) for name, s, summary in rows],
+    made = ((name, make_schedule(name), summary) for name, (_, summary) in SCHEDULES.items())
+    entries = (
+        {"name": name, "t_min": s.t_min, "t_max": s.t_max, "summary": summary}
+        for name, s, summary in made
     )
+    times = "{t_min:g} to {t_max:g}".format_map
+    _print(entries, json_, {"schedule": "name", "times": times, "summary": "summary"})
 
 
 @click.command()
-@as_json
+@json_option
 def models(json_: bool) -> None:
     """List the models inside the package."""
     from ld3.zoo import SHIPPED
 
-    if json_:
-        _print_json(
-            {
-                "name": name,
-                "summary": model.summary,
-                "shape": list(model.shape),
-                "parameters": model.parameters,
-                "prediction": model.prediction,
-                "conditions": model.conditions,
-                "licence": model.licence,
-            }
-            for name, model in SHIPPED.items()
-        )
-        return
-    _print_table(
-        ("model", "summary", "shape", "parameters", "predicts", "conditions", "licence"),
-        [
-            (
-                name,
-                model.summary,
-                "x".join(map(str, model.shape)),
-                f"{model.parameters / 1e6:.2f} M",
-                model.prediction,
-                model.conditions,
-                model.licence,
-            )
-            for name, model in SHIPPED.items()
-        ],
+    facts = ("summary", "shape", "parameters", "prediction", "conditions", "licence")
+    entries = (
+        {"name": name, **{fact: getattr(model, fact) for fact in facts}}
+        for name, model in SHIPPED.items()
     )
+    columns: Columns = {
+        "model": "name",
+        "summary": "summary",
+        "shape": lambda model: "x".join(map(str, model["shape"])),
+        "parameters": lambda model: f"{model['parameters'] / 1e6:.2f} M",
+        "predicts": "prediction",
+        "conditions": "conditions",
+        "licence": "licence",
+    }
+    _print(entries, json_, columns)
 
 
-def _print_json(rows: Iterable[dict[str, Any]]) -> None:
-    click.echo(json.dumps(list(rows), indent=2))
+def _print(entries: Iterable[Entry], as_json: bool, columns: Columns) -> None:
+    if as_json:
+        say(json.dumps(list(entries), indent=2))
+        return
+    rows = [
+        [column(entry) if callable(column) else _text(entry[column]) for column in columns.values()]
+        for entry in entries
+    ]
+    print_table([list(columns), *rows])
 
 
-def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from ld3.report.tables import table_lines
-
-    for line in table_lines([head, *rows]):
-        click.echo(line)
+def _text(value: object) -> str:
+    return (", ".join(value) if isinstance(value, list) else str(value or "")) or "-"
 
 
-def _span(orders: Sequence[int]) -> str:
+def _span(solver: Entry) -> str:
+    orders = solver["orders"]
     return f"{orders[0]}-{orders[-1]}" if len(orders) > 1 else str(orders[0])
 
 

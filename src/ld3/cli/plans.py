@@ -1,78 +1,53 @@
 """`ld3 sample`, `score`, `show`, `export`: commands that use a plan."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ld3.cli.options import (
     FILE,
-    Decorator,
     batch_option,
     device_option,
     force_option,
     held_out_option,
     option,
     out_option,
+    plan_model_option,
+    plan_nfe_option,
+    print_lines,
     prompt_option,
     read_scales,
     read_seeds,
-    replaced_model,
+    together,
 )
+from ld3.cli.say import say
 
 if TYPE_CHECKING:
     from ld3.plan import Plan
 
-
-def nfe_option() -> Decorator:
-    return option(
-        "--nfe",
-        type=int,
-        shown="the plan's",
-        help="Number of network evaluations, for a plan that was learned for a range.",
-    )
+use_options = together(
+    plan_nfe_option, plan_model_option, batch_option, device_option(), force_option
+)
 
 
 @click.command()
 @option("--plan", "path", required=True, type=FILE, help="The plan.json.")
 @option("--seeds", default="0-63", help="Seeds of the noise: 0-63 or 1,5,9.")
 @out_option("Folder of the samples.", "samples")
-@replaced_model()
-@batch_option()
-@device_option(default="cpu")
-@force_option()
-@nfe_option()
 @option("--guidance", type=float, help="Scale of classifier-free guidance.", shown="the plan's")
 @prompt_option("Prompt to use instead of the plan's.", "the plan's")
+@use_options
 def sample(
-    path: Path,
-    seeds: str,
-    out: Path,
-    model: str | None,
-    batch: int | None,
-    device: str,
-    force: bool,
-    nfe: int | None,
-    guidance: float | None,
-    prompt: tuple[str, ...],
+    path: Path, seeds: str, out: Path, prompt: tuple[str, ...], nfe: int | None, **options: Any
 ) -> None:
     """Draw samples with a plan."""
     from ld3.report.plans import write_samples
     from ld3.runs.sample import run_sample
 
     numbers = read_seeds(seeds)
-    samples = run_sample(
-        _load(path, nfe),
-        numbers,
-        device,
-        force,
-        batch,
-        guidance=guidance,
-        prompts=prompt,
-        model=model,
-    )
-    for file in write_samples(out, numbers, samples):
-        click.echo(str(file))
+    samples = run_sample(_load(path, nfe), numbers, prompts=prompt, **options)
+    print_lines(str(file) for file in write_samples(out, numbers, samples))
 
 
 @click.command()
@@ -83,12 +58,7 @@ def sample(
     shown="the plan's",
     help="Scales of classifier-free guidance: 1,2.5 or 1-4.",
 )
-@nfe_option()
 @held_out_option(type=click.IntRange(2, 100_000), default=64)
-@replaced_model()
-@batch_option()
-@device_option(default="cpu")
-@force_option()
 @option(
     "--picture",
     type=FILE,
@@ -96,17 +66,9 @@ def sample(
     shown="guidance.png beside the plan, if there are several scales",
 )
 @out_option("Folder of the cache.", "runs")
+@use_options
 def score(
-    path: Path,
-    guidance: tuple[str, ...],
-    nfe: int | None,
-    held_out: int,
-    model: str | None,
-    batch: int | None,
-    device: str,
-    force: bool,
-    picture: Path | None,
-    out: Path,
+    path: Path, guidance: tuple[str, ...], picture: Path | None, nfe: int | None, **options: Any
 ) -> None:
     """Score a plan beside all known grids on held-out seeds, at any guidance scale."""
     from ld3.report.bar import Bar
@@ -116,16 +78,13 @@ def score(
     scales = read_scales(guidance)
     plan = _load(path, nfe)
     with Bar() as bar:
-        rows = list(
-            run_score(plan, scales, held_out, device, out, force, bar, model=model, batch=batch)
-        )
+        rows = list(run_score(plan, scales, report=bar, **options))
         bar.clear()
-    for line in guidance_lines(plan, rows, held_out):
-        click.echo(line)
+    print_lines(guidance_lines(plan, rows, options["held_out"]))
     if picture is not None or len(rows) > 1:
         picture = picture or path.parent / "guidance.png"
         draw_guidance(rows, picture)
-        click.echo(f"picture  {picture}")
+        say(f"picture  {picture}")
 
 
 @click.command()
@@ -137,7 +96,7 @@ def score(
     shown="none",
     help="Print the lines to paste into diffusers, comfyui, a1111, kdiffusion, text.",
 )
-@nfe_option()
+@plan_nfe_option
 def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) -> None:
     """Print a plan, and plot its times beside the known grids."""
     from ld3.report.plans import draw_plan, plan_lines
@@ -146,25 +105,27 @@ def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) ->
     if tool is not None:
         from ld3.export import paste_lines
 
-        for line in paste_lines(tool, plan):
-            click.echo(line)
+        print_lines(paste_lines(tool, plan))
         return
-    for line in plan_lines(plan):
-        click.echo(line)
+    print_lines(plan_lines(plan))
     if picture is not None:
         draw_plan(plan, picture)
-        click.echo(f"picture  {picture}")
+        say(f"picture  {picture}")
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=FILE)
 @option(
-    "--to", "target", required=True, help="Tool: diffusers, comfyui, a1111, kdiffusion, text, hub."
+    "--to",
+    "target",
+    required=True,
+    help="Tool: diffusers, comfyui, comfyui-pack, a1111, a1111-pack, kdiffusion, text, hub.",
 )
 @out_option("Folder of the files.", "exported")
 @option("--name", help="Name of the plan in the tool.", shown="model and solver")
 @option("--base-model", help="hub: the model's address, owner/name.", shown="none")
-@option("--licence", default="apache-2.0", help="hub: licence of the plan.")
+@option("--licence", default="apache-2.0", help="hub, comfyui: licence of the plan.")
+@option("--publisher", help="comfyui: your id in its registry of nodes.", shown="none")
 def export(
     paths: tuple[Path, ...],
     target: str,
@@ -172,17 +133,16 @@ def export(
     name: str | None,
     base_model: str | None,
     licence: str,
+    publisher: str | None,
 ) -> None:
     """Write plans of one model for another tool, and check what was written."""
     from ld3.export import Wish, export_plans
 
     images = [path.parent / "samples.png" for path in paths]
-    wish = Wish(name, base_model, licence, tuple(file for file in images if file.is_file()))
+    shown = tuple(file for file in images if file.is_file())
+    wish = Wish(name, base_model, licence, shown, publisher or "")
     made = export_plans(target, [_load(path) for path in paths], out, wish)
-    for note in made.notes:
-        click.echo(note)
-    for file in made.files:
-        click.echo(f"wrote  {file}")
+    print_lines([*made.notes, *(f"wrote  {file}" for file in made.files)])
 
 
 def _load(path: Path, nfe: int | None = None) -> "Plan":

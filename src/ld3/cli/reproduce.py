@@ -1,10 +1,20 @@
 """`ld3 reproduce`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ld3.cli.options import FILE, device_option, flag, option, out_option
+from ld3.cli.options import (
+    FILE,
+    device_option,
+    flag,
+    option,
+    out_option,
+    print_files,
+    print_lines,
+    print_table,
+)
 from ld3.errors import SpecError
 
 
@@ -25,28 +35,18 @@ from ld3.errors import SpecError
     help="Feature network for a model of your own: Inception weights (.safetensors) or "
     "TorchScript (.pt).",
 )
-@device_option(default="cpu")
+@device_option()
 @option(
     "--jobs", type=click.IntRange(1, 256), default=1, help="Processes that run at the same time."
 )
 @out_option("Folder of results and their cache.", "reproduce")
 @option("--docs", type=FILE, help="Copy page and images to this docs folder.", shown="none")
 def reproduce(
-    name: str | None,
-    list_: bool,
-    paper: bool,
-    model: str | None,
-    quick: bool,
-    features: Path | None,
-    device: str,
-    jobs: int,
-    out: Path,
-    docs: Path | None,
+    name: str | None, list_: bool, paper: bool, out: Path, docs: Path | None, **options: Any
 ) -> None:
     """Run an experiment of the paper or of the docs, on a small model or on your own."""
     from ld3.report.bar import Bar
     from ld3.report.experiments import about_lines, list_rows, result_lines
-    from ld3.report.tables import table_lines
     from ld3.runs.experiments import (
         all_experiments,
         load_experiment,
@@ -56,26 +56,19 @@ def reproduce(
 
     if list_:
         head = ("experiment", "in the paper", "what", "models")
-        for line in table_lines([head, *list_rows(all_experiments())]):
-            click.echo(line)
+        print_table([head, *list_rows(all_experiments())])
         return
     if name is None:
         raise SpecError("experiment: got none, expected a name of `ld3 reproduce --list`")
     experiment = load_experiment(name)
     if paper:
-        for line in about_lines(experiment):
-            click.echo(line)
+        print_lines(about_lines(experiment))
         return
     with Bar() as bar:
-        result = run_reproduce(
-            experiment, model, quick=quick, out=out, jobs=jobs, report=bar, features=features,
-            device=device,
-        )  # fmt: skip
+        result = run_reproduce(experiment, out=out, report=bar, **options)
         bar.clear()
-    for line in result_lines(result):
-        click.echo(line)
-    for path in write_result(result, out, docs):
-        click.echo(f"{path.suffix[1:]:<9}{path}")
+    print_lines(result_lines(result))
+    print_files(write_result(result, out, docs))
 
 
 COMMANDS = (reproduce,)

@@ -28,8 +28,10 @@ class Target:
 
 TARGETS: dict[str, Target] = {
     "diffusers": Target("LD3Scheduler and stock schedulers", diffusers.write, diffusers.lines),
-    "comfyui": Target("a folder of custom nodes", comfyui.write, comfyui.lines),
+    "comfyui": Target("a folder of custom nodes for one plan", comfyui.write, comfyui.lines),
+    "comfyui-pack": Target("one custom node for all plans", comfyui.write_pack, None),
     "a1111": Target("a script for AUTOMATIC1111 and Forge", a1111.write, a1111.lines),
+    "a1111-pack": Target("one extension for all plans", a1111.write_pack, None),
     "kdiffusion": Target("a Python file", kdiffusion.write, kdiffusion.lines),
     "text": Target("numbers and JSON", text.write, text.lines),
     "hub": Target("a folder to upload, with a model card", hub.write, None),

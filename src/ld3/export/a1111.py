@@ -1,8 +1,9 @@
-"""AUTOMATIC1111 and Forge: one script that adds a schedule type and a sampler.
+"""AUTOMATIC1111 and Forge: a schedule type and a sampler for one plan, or for all in a folder.
 
-The script needs nothing of ours, and Python 3.10 at least. It goes to
-`extensions/ld3_<name>/scripts/`. These web UIs cannot be installed as packages: the check runs the
-script against a stand-in of the four modules of theirs that it uses.
+`a1111` makes one script, `a1111-pack` an extension that reads every plan file in its folder
+`plans`. Both need nothing of ours, and Python 3.10 at least. These web UIs cannot be installed as
+packages: the check runs against a stand-in of the modules of theirs that are touched, and
+`tools/webuis.py` against the real ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,38 +13,48 @@ from typing import Any
 
 from ld3.errors import ExportError
 from ld3.export.check import Spy, load_file, with_modules
-from ld3.export.numbers import (
-    cannot,
-    fixed,
-    level,
-    record,
-    slug,
-    solver_name,
-    start_from_sigma,
-    title,
-)
+from ld3.export.numbers import fixed, level, pack_of, record, slug, solver_name, title
 from ld3.export.source import python_file
+from ld3.export.stock_samplers import stock_lines
 from ld3.export.target import Exported, Wish
 from ld3.plan import Plan
-from ld3.store import write_bytes
+from ld3.store import write_bytes, write_json
+
+TOOL = "A1111"
 
 
 def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     """`ld3_<name>/scripts/ld3_<name>.py`: a folder for `extensions`."""
     name = title(plans, wish.name)
-    records = [record(plan, start=start_from_sigma(plan)) for plan in plans]
     label = f"LD3 {name}"
     path = out / f"ld3_{slug(name)}" / "scripts" / f"ld3_{slug(name)}.py"
-    write_bytes(path, python_file("a1111_script", {"NAME": label, "PLANS": records}))
+    values = {"NAME": label, "PLANS": [record(plan) for plan in plans]}
+    write_bytes(path, python_file(["a1111_lists", "a1111_script"], values))
     for plan in plans:
         check(plan, path, label)
-    notes = [
-        "a1111: checked against a stand-in of its interface, not in the web UI itself",
+    return Exported([path], _notes(plans, label))
+
+
+def write_pack(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
+    """`ld3_plans/`: the extension, and these plans as one more file in its folder `plans`."""
+    name = title(plans, wish.name)
+    script = out / "ld3_plans" / "scripts" / "ld3_plans.py"
+    path = out / "ld3_plans" / "plans" / f"{slug(name)}.json"
+    write_json(path, pack_of(plans, name))
+    write_bytes(script, python_file(["a1111_lists", "a1111_pack"], {}))
+    for plan in plans:
+        check(plan, script, f"LD3 {name}")
+    return Exported([script, path], _notes(plans, f"LD3 {name}"))
+
+
+def _notes(plans: Sequence[Plan], label: str) -> list[str]:
+    counts = ", ".join(str(len(plan.times) - 1) for plan in plans)
+    return [
+        "a1111: checked against a stand-in of its interface; tools/webuis.py runs the real one",
         f"a1111: choose the sampler {label!r}: it runs the plan as it is, with schedule type "
-        "Automatic and steps " + ", ".join(str(len(plan.times) - 1) for plan in plans),
+        f"Automatic and steps {counts}; for other steps and for Hires fix the nearest of these",
+        *stock_lines(plans[0], "a1111", f"schedule type {label!r}"),
     ]
-    notes += cannot(plans[0], f"other samplers with the schedule type {label!r}")
-    return Exported([path], notes)
 
 
 def lines(plan: Plan) -> Iterator[str]:
@@ -51,7 +62,8 @@ def lines(plan: Plan) -> Iterator[str]:
     yield "# p.sampler_noise_scheduler_override"
     yield f"sigmas = torch.tensor([{', '.join(fixed(level(plan, plan.grid.times)))}])"
     yield "p.sampler_noise_scheduler_override = lambda steps: sigmas"
-    yield from (f"# {line}; `ld3 export --to a1111` can" for line in cannot(plan, "A1111"))
+    yield from (f"# {line}" for line in stock_lines(plan, "a1111", TOOL))
+    yield "# `ld3 export --to a1111` makes a script that runs the plan as it is"
 
 
 def stand_in() -> dict[str, ModuleType]:
@@ -66,8 +78,8 @@ def stand_in() -> dict[str, ModuleType]:
         "sd_schedulers": {
             "schedulers": [known],
             "schedulers_map": {"automatic": known, "Automatic": known},
-            "Scheduler": lambda name, label, function: SimpleNamespace(
-                name=name, label=label, function=function
+            "Scheduler": lambda name, label, function, need_inner_model: SimpleNamespace(
+                name=name, label=label, function=function, need_inner_model=need_inner_model
             ),
         },
         "sd_samplers": {"all_samplers": [], "all_samplers_map": {}, "set_samplers": lambda: None},
@@ -97,7 +109,11 @@ def check(plan: Plan, path: Path, label: str) -> None:
     if len(schedules) != 1 or len(samplers) != 1:
         raise ExportError(f"{path.name}: was not registered once as {label!r}")
     spy, steps = Spy.of(plan), len(plan.times) - 1
-    sigmas = schedules[0].function(n=steps, sigma_min=0.03, sigma_max=14.6, device="cpu").double()
+    sigmas = (
+        schedules[0]
+        .function(n=steps, sigma_min=0.03, sigma_max=14.6, inner_model=None, device="cpu")
+        .double()
+    )
     if len(sigmas) != steps + 1:
         raise ExportError(f"{path.name}: got {len(sigmas)} sigmas for {steps} steps")
     sampler = samplers[0].constructor(None)

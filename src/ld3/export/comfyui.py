@@ -1,10 +1,13 @@
-"""ComfyUI: a folder for `custom_nodes` with three nodes, their numbers, and an example workflow.
+"""ComfyUI: a folder for `custom_nodes`, with nodes, their numbers and example workflows.
 
-SIGMAS alone hold neither learned coefficients nor network times, so that there is a SAMPLER node
-that runs the plan's own table, and a MODEL node for the network times. The nodes need nothing of
-ours. ComfyUI cannot be installed as a package: the check runs them against a stand-in.
+`comfyui` makes three nodes for one plan. `comfyui-pack` makes one node for all plan files in a
+folder. SIGMAS alone hold neither learned coefficients nor network times, so that there is a SAMPLER
+that runs the plan's own table, and a MODEL for the network times. The nodes need nothing of ours.
+ComfyUI cannot be installed as a package: the check runs them against a stand-in, and
+`tools/webuis.py` in ComfyUI itself.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,18 @@ from typing import Any
 import torch
 
 from ld3 import __version__
+from ld3.errors import SpecError
 from ld3.export.check import Spy, load_file, with_modules
 from ld3.export.comfyui_standin import Model, modules, sample_custom
-from ld3.export.numbers import cannot, fixed, level, record, slug, solver_name, title
+from ld3.export.comfyui_workflows import examples, single
+from ld3.export.numbers import fixed, level, pack_of, slug, solver_name, title
 from ld3.export.source import python_file
+from ld3.export.stock_samplers import stock_lines
 from ld3.export.target import Exported, Wish
 from ld3.plan import Plan
-from ld3.schedules import EDM, Flow
 from ld3.store import write_bytes, write_json
+
+PACK = "ld3_plans"
 
 
 def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
@@ -27,41 +34,73 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     name = title(plans, wish.name)
     folder = out / f"ld3_{slug(name)}"
     steps = [len(plan.times) - 1 for plan in plans]
-    pack = {
-        "name": name,
-        "slug": slug(name),
-        "default_steps": steps[-1],
-        "plans": [record(plan, *factors(plan)) for plan in plans],
-    }
-    write_json(folder / "plans.json", pack)
-    write_bytes(folder / "__init__.py", python_file("comfyui_nodes", {}))
-    project = (
-        f'[project]\nname = "ld3-{slug(name).replace("_", "-")}"\nversion = "{__version__}"\n'
-        f'description = "A learned sampling plan: {name}"\n\n[tool.comfy]\nPublisherId = ""\n'
-        f'DisplayName = "LD3 {name}"\n'
-    )
-    write_bytes(folder / "pyproject.toml", project.encode())
+    write_json(folder / "plans.json", pack_of(plans, name))
+    write_bytes(folder / "__init__.py", python_file(["comfyui_model", "comfyui_nodes"], {}))
+    about = f"A learned sampling plan: {name}"
+    project(folder, f"ld3-{slug(name).replace('_', '-')}", f"LD3 {name}", about, wish)
     manual = [folder / f"manual_sigmas_{n}.txt" for n in steps]
     for plan, path in zip(plans, manual, strict=True):
         write_bytes(path, (manual_sigmas(plan) + "\n").encode())
-    write_json(folder / "workflows" / "example.json", workflow(slug(name), steps[-1]))
+    write_json(folder / "workflows" / "example.json", single(slug(name), steps[-1]).saved())
     for plan in plans:
         check(plan, folder, slug(name))
     files = [folder / file for file in ("__init__.py", "plans.json", "pyproject.toml")]
     notes = [
-        "comfyui: checked against a stand-in of its interface, not in ComfyUI itself",
+        "comfyui: checked against a stand-in of its interface; tools/webuis.py runs the real one",
         "comfyui: LD3 Sigmas and LD3 Sampler together run the plan as it is, in steps "
-        + ", ".join(map(str, steps))
-        + "; LD3 Network Times keeps fractions of times that discrete models round",
-        *cannot(plans[0], "ManualSigmas and other samplers"),
+        + _counts(plans),
+        *stock_lines(plans[0], "comfyui", "other samplers"),
     ]
     return Exported([*files, *manual, folder / "workflows" / "example.json"], notes)
+
+
+def write_pack(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
+    """`ld3_plans/`: the node, and these plans as one more file in its folder `plans`."""
+    name = title(plans, wish.name)
+    folder = out / PACK
+    path = folder / "plans" / f"{slug(name)}.json"
+    write_json(path, pack_of(plans, name))
+    write_bytes(folder / "__init__.py", python_file(["comfyui_model", "comfyui_pack"], {}))
+    about = "Learned sampling plans: few steps, for the model they were learned for"
+    project(folder, "ld3-plans", "LD3 Plans", about, wish)
+    files = [folder / "__init__.py", path, folder / "pyproject.toml"]
+    for key, flow in examples(name, len(plans[-1].times) - 1).items():
+        files.append(folder / "example_workflows" / f"{key}.json")
+        write_json(files[-1], flow.saved())
+    for plan in plans:
+        check_pack(plan, folder, name)
+    notes = [
+        "comfyui: checked against a stand-in of its interface; tools/webuis.py runs the real one",
+        f"comfyui: the node LD3 Plan runs {name!r} as it is, in steps {_counts(plans)}; KSampler "
+        f"has it as scheduler and sampler ld3_{slug(name)}",
+        *stock_lines(plans[0], "comfyui", "other samplers"),
+    ]
+    return Exported(files, notes)
+
+
+def _counts(plans: Sequence[Plan]) -> str:
+    return ", ".join(str(len(plan.times) - 1) for plan in plans)
+
+
+def project(folder: Path, name: str, display: str, about: str, wish: Wish) -> None:
+    """`pyproject.toml`, as ComfyUI's registry of nodes wants it."""
+    if not re.fullmatch(r"[A-Za-z0-9-]*", wish.publisher):
+        raise SpecError(f"publisher: got {wish.publisher!r}, wanted letters, digits and hyphens")
+    numbers = re.match(r"\d+\.\d+\.\d+", __version__)
+    text = (
+        f'[project]\nname = "{name}"\nversion = "{numbers.group() if numbers else "1.0.0"}"\n'
+        f'description = "{about}"\nrequires-python = ">=3.10"\ndependencies = []\n'
+        f'license = {{text = "{wish.licence}"}}\n\n[tool.comfy]\n'
+        f'PublisherId = "{wish.publisher}"\nDisplayName = "{display}"\n'
+    )
+    write_bytes(folder / "pyproject.toml", text.encode())
 
 
 def lines(plan: Plan) -> Iterator[str]:
     yield f"ManualSigmas, {plan.nfe} evaluations of {solver_name(plan)}:"
     yield manual_sigmas(plan)
-    yield from (f"{line}; `ld3 export --to comfyui` can" for line in cannot(plan, "ManualSigmas"))
+    yield from stock_lines(plan, "comfyui", "ManualSigmas")
+    yield "`ld3 export --to comfyui` makes nodes that run the plan as it is"
 
 
 def manual_sigmas(plan: Plan) -> str:
@@ -69,106 +108,50 @@ def manual_sigmas(plan: Plan) -> str:
     return ", ".join(fixed(level(plan, plan.grid.times)))
 
 
-def factors(plan: Plan) -> tuple[float, float]:
-    """Between ComfyUI's x and ours, at the first level and for the sample.
-
-    It begins with sqrt(1 + sigma^2) times the noise, on flows with sigma times the noise, and on
-    flows divides the last state by 1 - sigma.
-    """
-    schedule = plan.noise_schedule
-    first, last = (level(plan, plan.grid.times[i]).item() for i in (0, -1))
-    if isinstance(schedule, Flow):
-        return schedule.prior_std / first, 1 - last
-    begun = (1 + first**2) ** 0.5
-    return (schedule.prior_std / begun if isinstance(schedule, EDM) else 1.0), 1.0
-
-
 def check(plan: Plan, folder: Path, name: str) -> None:
     """The three nodes in a row, as a workflow has them."""
-    pack = load_file(folder / "__init__.py", "ld3_exported_comfyui")
+    pack = load_file(folder / "__init__.py", "ld3_exported_comfyui").NODE_CLASS_MAPPINGS
     spy, steps = Spy.of(plan), len(plan.times) - 1
     model = Model(plan, spy.output)
     with with_modules(modules()):
-        sigmas = _run(pack, f"LD3Sigmas_{name}", steps=steps, denoise=1.0)
-        sampler = _run(pack, f"LD3Sampler_{name}")
-        patched = _run(
-            pack, f"LD3NetworkTimes_{name}", model=model, steps=steps, sampler="LD3 Sampler"
+        (sigmas,) = run_node(pack[f"LD3Sigmas_{name}"], steps=steps, denoise=1.0)
+        (sampler,) = run_node(pack[f"LD3Sampler_{name}"])
+        (patched,) = run_node(
+            pack[f"LD3NetworkTimes_{name}"], model=model, steps=steps, sampler="LD3 Sampler"
         )
         sample = sample_custom(patched, sampler, sigmas, spy.noise)
+    _same(spy, sample, folder)
+
+
+def check_pack(plan: Plan, folder: Path, name: str) -> None:
+    """The node for all plans, with the plan chosen by name."""
+    spy, steps = Spy.of(plan), len(plan.times) - 1
+    with with_modules(modules()):
+        node = load_file(folder / "__init__.py", "ld3_exported_pack").NODE_CLASS_MAPPINGS["LD3Plan"]
+        model, sampler, sigmas = run_node(
+            node,
+            model=Model(plan, spy.output),
+            plan=name,
+            steps=str(steps),
+            denoise=1.0,
+            sampler="LD3 Sampler",
+            history="hand over",
+        )
+        sample = sample_custom(model, sampler, sigmas, spy.noise)
+    _same(spy, sample, folder)
+
+
+def _same(spy: Spy, sample: torch.Tensor, folder: Path) -> None:
     spy.check(
         sample, f"{folder.name} on torch {torch.__version__}", "its numbers are not the plan's"
     )
 
 
-def _run(pack: Any, name: str, **inputs: Any) -> Any:
+def run_node(node: Any, **inputs: Any) -> tuple[Any, ...]:
     """A V1 node as ComfyUI runs it: an instance's FUNCTION with the inputs by name."""
-    node = pack.NODE_CLASS_MAPPINGS[name]
-    wanted = set(node.INPUT_TYPES()["required"])
-    assert wanted == set(inputs), (name, wanted)
-    (found,) = getattr(node(), node.FUNCTION)(**inputs)
+    kinds = node.INPUT_TYPES()
+    wanted = set(kinds["required"])
+    assert wanted <= set(inputs) <= wanted | set(kinds.get("optional", ())), (node, wanted)
+    found: tuple[Any, ...] = getattr(node(), node.FUNCTION)(**inputs)
+    assert len(found) == len(node.RETURN_TYPES)
     return found
-
-
-def workflow(name: str, steps: int) -> dict[str, Any]:
-    """Text to image with SamplerCustom, in the form ComfyUI saves."""
-    nodes: list[dict[str, Any]] = []
-    links: list[list[Any]] = []
-
-    def add(
-        kind: str, outputs: str, inputs: dict[str, tuple[int, int]] | None = None, *widgets: Any
-    ) -> int:
-        number = len(nodes) + 1
-        wired = []
-        for slot, (key, (source, port)) in enumerate((inputs or {}).items()):
-            out = nodes[source - 1]["outputs"][port]
-            links.append([len(links) + 1, source, port, number, slot, out["type"]])
-            out["links"].append(len(links))
-            wired.append({"name": key, "type": out["type"], "link": len(links)})
-        nodes.append(
-            {
-                "id": number,
-                "type": kind,
-                "pos": [40 + 320 * ((number - 1) % 4), 60 + 260 * ((number - 1) // 4)],
-                "size": [280, 180],
-                "flags": {},
-                "order": number - 1,
-                "mode": 0,
-                "inputs": wired,
-                "outputs": [
-                    {"name": each, "type": each, "links": [], "slot_index": slot}
-                    for slot, each in enumerate(outputs.split())
-                ],
-                "properties": {"Node name for S&R": kind},
-                "widgets_values": list(widgets),
-            }
-        )
-        return number
-
-    loader = add("CheckpointLoaderSimple", "MODEL CLIP VAE", None, "model.safetensors")
-    positive = add("CLIPTextEncode", "CONDITIONING", {"clip": (loader, 1)}, "a photo of a cat")
-    negative = add("CLIPTextEncode", "CONDITIONING", {"clip": (loader, 1)}, "")
-    latent = add("EmptyLatentImage", "LATENT", None, 512, 512, 1)
-    times = add(f"LD3NetworkTimes_{name}", "MODEL", {"model": (loader, 0)}, steps, "LD3 Sampler")
-    sampler = add(f"LD3Sampler_{name}", "SAMPLER")
-    sigmas = add(f"LD3Sigmas_{name}", "SIGMAS", None, steps, 1.0)
-    inputs = {
-        "model": (times, 0),
-        "positive": (positive, 0),
-        "negative": (negative, 0),
-        "sampler": (sampler, 0),
-        "sigmas": (sigmas, 0),
-        "latent_image": (latent, 0),
-    }
-    drawn = add("SamplerCustom", "LATENT LATENT", inputs, True, 0, "fixed", 7.5)
-    image = add("VAEDecode", "IMAGE", {"samples": (drawn, 0), "vae": (loader, 2)})
-    add("SaveImage", "", {"images": (image, 0)}, "ld3")
-    return {
-        "last_node_id": len(nodes),
-        "last_link_id": len(links),
-        "nodes": nodes,
-        "links": links,
-        "groups": [],
-        "config": {},
-        "extra": {},
-        "version": 0.4,
-    }

@@ -30,9 +30,19 @@ class Sampling(torch.nn.Module):
         if isinstance(schedule, Discrete):
             trained = (torch.arange(len(schedule.log_alphas)).double() + 1) / schedule.steps
             self.log_sigmas = -schedule.lam(trained)
-        first = torch.tensor(schedule.t_max, dtype=torch.float64)
         self.flow = isinstance(schedule, Flow)
-        self.sigma_max = 1.0 if self.flow else torch.exp(-schedule.lam(first)).item()
+        if self.flow:
+            self.sigmas = torch.linspace(0.001, 1, 1000)
+        elif isinstance(schedule, Discrete):
+            self.sigmas = self.log_sigmas.exp()
+        else:
+            ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64)
+            high, low = schedule.lam(ends).tolist()
+            self.sigmas = torch.linspace(-low, -high, 1000, dtype=torch.float64).exp()
+
+    @property
+    def sigma_max(self) -> float:
+        return self.sigmas[-1].item()
 
     def timestep(self, sigma: Tensor) -> Tensor:
         schedule = self.plan.noise_schedule
@@ -80,6 +90,10 @@ class Model:
         other.objects = dict(self.objects)
         return other
 
+    @property
+    def model_sampling(self) -> Any:
+        return self.objects["model_sampling"]
+
     def get_model_object(self, name: str) -> Any:
         return self.objects[name]
 
@@ -119,15 +133,37 @@ def modules() -> dict[str, ModuleType]:
     return {"comfy": package, "comfy.samplers": samplers}
 
 
+class Masked:
+    """The denoiser that samplers get: outside of a mask it sees and answers the given latent."""
+
+    def __init__(self, model: Model, noise: Tensor, latent: Tensor) -> None:
+        self.inner_model, self.noise, self.latent_image = model, noise, latent
+
+    def __call__(self, x: Tensor, sigma: Tensor, denoise_mask: Tensor | None) -> Tensor:
+        if denoise_mask is None:
+            return self.inner_model(x, sigma)
+        keep = 1 - denoise_mask
+        sampling = self.inner_model.model_sampling
+        noisy = sampling.noise_scaling(_wide(sigma, x), self.noise, self.latent_image, False)
+        found = self.inner_model(x * denoise_mask + noisy * keep, sigma)
+        return found * denoise_mask + self.latent_image * keep
+
+
 def sample_custom(
-    model: Model, sampler: KSAMPLER, sigmas: Tensor, noise: Tensor, latent: Tensor | None = None
+    model: Model,
+    sampler: KSAMPLER,
+    sigmas: Tensor,
+    noise: Tensor,
+    latent: Tensor | None = None,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """What SamplerCustom does, without guidance."""
     sampling = model.get_model_object("model_sampling")
     latent = torch.zeros_like(noise) if latent is None else latent
     whole = bool(sigmas[0] >= sampling.sigma_max * (1 - 1e-5))
     x = sampling.noise_scaling(sigmas[0].to(noise), noise, latent, whole)
-    x = sampler.sampler_function(model, x, sigmas, extra_args={}, callback=None, disable=True)
+    extra, shown = {"denoise_mask": mask}, Masked(model, noise, latent)
+    x = sampler.sampler_function(shown, x, sigmas, extra_args=extra, callback=None, disable=True)
     found: Tensor = sampling.inverse_noise_scaling(sigmas[-1].to(noise), x)
     return found
 

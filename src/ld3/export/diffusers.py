@@ -73,8 +73,13 @@ def lines(plan: Plan) -> Iterator[str]:
     if isinstance(near, str):
         yield f"# without ld3: none; {near}"
         return
-    config = "".join(f", {key}={value!r}" for key, value in near.config.items())
     yield "# without ld3, nearest:" + "".join(f" {line};" for line in left_out(plan)).rstrip(";")
+    yield from stock_lines(near)
+
+
+def stock_lines(near: Stock) -> Iterator[str]:
+    """A stock scheduler with its list, to paste."""
+    config = "".join(f", {key}={value!r}" for key, value in near.config.items())
     yield f"from diffusers import {near.scheduler}"
     yield f"pipe.scheduler = {near.scheduler}.from_config(pipe.scheduler.config{config})"
     numbers = ", ".join(
@@ -113,6 +118,7 @@ def stock(plan: Plan) -> Stock | str:
             "algorithm_type": "dpmsolver++",
             "solver_order": plan.solver.order,
             "final_sigmas_type": "sigma_min",
+            "lower_order_final": plan.solver.variant != "full",
             "use_karras_sigmas": False,
             **predicts,
         }

@@ -123,13 +123,20 @@ def card(plans: Sequence[Plan], wish: Wish, head: str, pictures: Sequence[Path],
         "",
         "## Use",
         "",
+        "```bash",
+        "pip install 'ld3[diffusers]'",
+        "```",
+        "",
         "```python",
         "from ld3.diffusers import LD3Scheduler",
         "",
-        'pipe.scheduler = LD3Scheduler.from_pretrained("this/repository", subfolder="scheduler")',
+        "pipe.scheduler = LD3Scheduler.from_pretrained(",
+        '    "this/repository", subfolder="scheduler", like=pipe',
+        ")  # refused if the noise schedule or the prediction of `pipe` is another",
         f"images = pipe(..., num_inference_steps={plans[-1].nfe}).images",
         "```",
         "",
+        *without_ld3(plans[-1]),
         "ComfyUI, AUTOMATIC1111 and Forge, k-diffusion: copy from `exports`.",
         "",
         *scores(plans),
@@ -140,6 +147,21 @@ def card(plans: Sequence[Plan], wish: Wish, head: str, pictures: Sequence[Path],
         lines += ["", f"Noise levels of {plan.nfe} evaluations: "
                   + ", ".join(fixed(level(plan, plan.grid.times)))]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def without_ld3(plan: Plan) -> Iterator[str]:
+    """The stock scheduler that comes nearest, to paste."""
+    near = diffusers.stock(plan)
+    if isinstance(near, str):
+        yield f"With diffusers alone: not exactly; {near}."
+    else:
+        lost = "; ".join(diffusers.left_out(plan))
+        yield f"With diffusers alone, nearest{f' ({lost})' if lost else ''}:"
+        yield ""
+        yield "```python"
+        yield from diffusers.stock_lines(near)
+        yield "```"
+    yield ""
 
 
 def scores(plans: Sequence[Plan]) -> Iterator[str]:

@@ -7,15 +7,14 @@ import torch
 
 from ld3.export.check import Spy, load_file
 from ld3.export.numbers import (
-    cannot,
     fixed,
     level,
     members,
     record,
     solver_name,
-    start_from_sigma,
 )
 from ld3.export.source import python_file
+from ld3.export.stock_samplers import stock_lines, stock_sampler
 from ld3.export.target import Exported, Wish
 from ld3.plan import Plan
 from ld3.store import write_bytes
@@ -25,17 +24,15 @@ FILE = "ld3_kdiffusion.py"
 
 def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     """`ld3_kdiffusion.py`, to be imported beside k_diffusion."""
-    records = [record(plan, start=start_from_sigma(plan)) for plan in plans]
+    records = [record(plan) for plan in plans]
     path = out / FILE
-    write_bytes(path, python_file("kdiffusion_module", {"PLANS": records}))
+    write_bytes(path, python_file(["kdiffusion_module"], {"PLANS": records}))
     for plan in plans:
         check(plan, path)
     notes = [
         f"k-diffusion: {FILE} runs the plan as it is; the sample is x0-scaled (x, not x/alpha)"
     ]
-    for plan in plans[:1]:
-        notes += cannot(plan, "k-diffusion's own samplers")
-    return Exported([path], notes)
+    return Exported([path], [*notes, *stock_lines(plans[0], "kdiffusion", "k-diffusion")])
 
 
 def check(plan: Plan, path: Path) -> None:
@@ -50,10 +47,8 @@ def lines(plan: Plan) -> Iterator[str]:
     numbers = ", ".join(fixed(level(members([plan])[0].at(plan.nfe), plan.grid.times)))
     yield f"sigmas = torch.tensor([{numbers}])  # {plan.nfe} evaluations of {solver_name(plan)}"
     yield "x = torch.randn(shape) * sigmas[0]"
-    stock = {"euler-1": "sample_euler", "dpmpp-2": "sample_dpmpp_2m", "heun-2": "sample_heun"}
-    name = stock.get(solver_name(plan))
-    if name is not None:
-        yield f"sample = k_diffusion.sampling.{name}(denoiser, x, sigmas)"
-    yield from (
-        f"# {line}; `ld3 export --to kdiffusion` can" for line in cannot(plan, "k-diffusion")
-    )
+    found, _ = stock_sampler(plan)
+    if found is not None:
+        yield f"sample = k_diffusion.sampling.{found.kdiffusion}(denoiser, x, sigmas)"
+    yield from (f"# {line}" for line in stock_lines(plan, "kdiffusion", "k-diffusion"))
+    yield "# `ld3 export --to kdiffusion` makes a file that runs the plan as it is"

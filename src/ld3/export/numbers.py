@@ -17,7 +17,7 @@ from ld3.export.check import Spy
 from ld3.interpolate import guess
 from ld3.plan import MAX_STEPS, Plan
 from ld3.predictions import from_x0
-from ld3.schedules import EDM, Flow, in_network_units
+from ld3.schedules import EDM, Discrete, Flow, in_network_units
 
 
 def members(plans: Sequence[Plan]) -> list[Plan]:
@@ -51,8 +51,8 @@ def level(plan: Plan, t: Tensor) -> Tensor:
     )
 
 
-def record(plan: Plan, start: float = 1.0, end: float = 1.0) -> dict[str, Any]:
-    """The plan as `files/ld3_sampler.py` runs it; `start` and `end` are factors of the tool."""
+def record(plan: Plan) -> dict[str, Any]:
+    """The plan as `files/ld3_sampler.py` runs it."""
     schedule = plan.noise_schedule
     run = plan.increments()
     told = run.net_times
@@ -79,10 +79,34 @@ def record(plan: Plan, start: float = 1.0, end: float = 1.0) -> dict[str, Any]:
         "on_x0": from_x0(run.form, one, zero, *net).tolist(),
         "ratios": run.ratios,
         "weights": run.weights,
-        "start": start,
-        "end": end,
+        "answers": run.form,
+        "prior": schedule.prior_std,
         "others": [level(plan, other.grid.times).tolist() for other in _guesses(plan)],
+        "model": model_record(plan),
     }
+
+
+def model_record(plan: Plan) -> dict[str, Any]:
+    """What tools compare with the model they have loaded: its prediction and noise levels."""
+    schedule = plan.noise_schedule
+    ends = torch.tensor([schedule.t_min, schedule.t_max], dtype=torch.float64, device="cpu")
+    table: dict[str, Any] = {}
+    if isinstance(schedule, Discrete) and len(schedule.log_alphas) == schedule.steps:
+        at = [0, schedule.steps // 4, schedule.steps // 2, schedule.steps - 1]
+        trained = (torch.tensor(at, dtype=torch.float64, device="cpu") + 1) / schedule.steps
+        table = {"count": schedule.steps, "at": at, "sigmas": level(plan, trained).tolist()}
+    return {
+        "name": clean(plan.model.name),
+        "prediction": plan.model.prediction,
+        "levels": level(plan, ends).tolist(),
+        "table": table,
+    }
+
+
+def pack_of(plans: Sequence[Plan], name: str) -> dict[str, Any]:
+    """The content of a plan file: plans of one model for several numbers of steps."""
+    records = [record(plan) for plan in plans]
+    return {"format": "ld3-pack-1", "name": name, "slug": slug(name), "plans": records}
 
 
 def _guesses(plan: Plan) -> Iterator[Plan]:
@@ -91,13 +115,6 @@ def _guesses(plan: Plan) -> Iterator[Plan]:
     for other in range(max(1, steps // 2), min(2 * steps, MAX_STEPS // each) + 1):
         if other != steps:
             yield guess(plan, each * other)
-
-
-def start_from_sigma(plan: Plan) -> float:
-    """For tools that begin with sigma_0 times unit noise: the factor to the plan's own start."""
-    first = plan.grid.times[:1]
-    schedule = plan.noise_schedule
-    return schedule.prior_std / schedule.log_sigma(first).exp().item()
 
 
 def solver_name(plan: Plan) -> str:

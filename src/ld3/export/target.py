@@ -12,6 +12,7 @@ class Wish:
     base_model: str | None = None  # the model's address on the hub
     licence: str = "apache-2.0"  # of the numbers
     pictures: tuple[Path, ...] = ()  # for the model card
+    publisher: str = ""  # the publisher's id in ComfyUI's registry of nodes
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ld3.export.check import Spy
 from ld3.export.files import ld3_sampler
-from ld3.export.numbers import decoupled, fixed, level, record, solver_name, start_from_sigma
+from ld3.export.numbers import decoupled, fixed, level, record, solver_name
 from ld3.export.target import Exported, Wish
 from ld3.plan import Plan
 from ld3.store import read_json, write_bytes, write_json
@@ -22,7 +22,7 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     """One set of files for each number of evaluations."""
     files = []
     for plan in plans:
-        content = record(plan, start=start_from_sigma(plan))
+        content = record(plan)
         steps = len(plan.times) - 1
         for name, numbers in (("sigmas", content["sigmas"]), ("timesteps", content["timesteps"])):
             path = out / f"{name}-{steps}.txt"

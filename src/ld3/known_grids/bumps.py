@@ -8,10 +8,10 @@ Networks contribute most where signal and noise are about equal. The best of a f
 family is a strong start for learning.
 """
 
-import torch
 from torch import Tensor
 
-from ld3.density import TRIED, looked_up, shares
+from ld3 import density
+from ld3.density import TRIED, fine_lam, looked_up, shares
 from ld3.errors import SpecError
 from ld3.known_grids.handmade import Handmade
 from ld3.schedules import Schedule
@@ -23,9 +23,8 @@ def bump(centre: float, width: float) -> Handmade:
     """The member with this centre and width, both in lam."""
 
     def place(schedule: Schedule, u: Tensor) -> Tensor:
-        ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-        first, last = schedule.lam(ends).tolist()
-        lam, share = shares(first, last, centre, width)
+        lam = fine_lam(schedule)
+        share = shares(density.bump(lam, centre, width), lam)
         return schedule.time_at(looked_up(u, share, lam))
 
     return Handmade(f"the share of a bump in lam at {centre:g}, width {width:g}", "ours", place)

@@ -15,7 +15,10 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
-from ld3.schedules import Schedule
+from ld3.schedules import Schedule, ends
+
+Function = Callable[[Tensor], Tensor]
+Place = Callable[[Schedule, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -24,46 +27,32 @@ class Handmade:
 
     variable: str
     source: str
-    place: Callable[[Schedule, Tensor], Tensor]  # u (N+1,) rising from 0 to 1 -> times
+    place: Place  # u (N+1,) rising from 0 to 1 -> times
 
     def __call__(self, schedule: Schedule, steps: int) -> TimeGrid:
         if steps < 1:
             raise SpecError(f"steps: got {steps}, wanted at least 1")
         u = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")
-        inner = self.place(schedule, u[1:-1])
-        ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-        return TimeGrid.of(torch.cat([ends[:1], inner, ends[1:]]))  # the ends exactly
+        first, last = ends(schedule).chunk(2)
+        return TimeGrid.of(torch.cat([first, self.place(schedule, u[1:-1]), last]))  # exact ends
 
 
-def _even(start: Tensor, end: Tensor, u: Tensor) -> Tensor:
+def _even(ends: Tensor, u: Tensor) -> Tensor:
+    start, end = ends.unbind()
     return start + u * (end - start)
 
 
-def _ends(schedule: Schedule) -> tuple[Tensor, Tensor]:
-    ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-    return ends[0], ends[1]
-
-
-def _in_time(
-    forward: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]
-) -> Callable[[Schedule, Tensor], Tensor]:
+def _in_time(forward: Function, back: Function) -> Place:
     """Even in a function of t."""
-
-    def place(schedule: Schedule, u: Tensor) -> Tensor:
-        start, end = _ends(schedule)
-        return back(_even(forward(start), forward(end), u))
-
-    return place
+    return lambda schedule, u: back(_even(forward(ends(schedule)), u))
 
 
-def _in_lam(
-    forward: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]
-) -> Callable[[Schedule, Tensor], Tensor]:
+def _in_lam(forward: Function, back: Function) -> Place:
     """Even in a function of lam."""
 
     def place(schedule: Schedule, u: Tensor) -> Tensor:
-        start, end = (schedule.lam(t) for t in _ends(schedule))
-        return schedule.time_at(back(_even(forward(start), forward(end), u)))
+        lam = schedule.lam(ends(schedule))
+        return schedule.time_at(back(_even(forward(lam), u)))
 
     return place
 
@@ -73,8 +62,8 @@ def _fitted_vp(schedule: Schedule, u: Tensor) -> Tensor:
 
     log(1 + s^2) = beta_d v^2 / 2 + beta_0 v with v from 1 down to 0.001 at the ends of the range.
     """
-    start, end = (schedule.lam(t) for t in _ends(schedule))
-    high, low = (torch.logaddexp(-2 * lam, torch.zeros_like(lam)) for lam in (start, end))
+    lam = schedule.lam(ends(schedule))
+    high, low = torch.logaddexp(-2 * lam, torch.zeros_like(lam))
     last = 1e-3
     beta_d = 2 * (low / last - high) / (last - 1)
     beta_0 = high - beta_d / 2

@@ -10,8 +10,9 @@ import math
 import torch
 from torch import Tensor
 
+from ld3.density import linear
 from ld3.known_grids.handmade import Handmade
-from ld3.schedules import Schedule
+from ld3.schedules import Schedule, ends
 
 Tables = tuple[tuple[float, ...], ...]
 
@@ -74,23 +75,14 @@ _TABLES: dict[str, tuple[str, Tables]] = {
 }
 
 
-def between(values: Tensor, u: Tensor) -> Tensor:
-    """Values (M+1,) at shares u of the way from the first to the last, linear in their number."""
-    x = u * (len(values) - 1)
-    left = x.floor().long().clamp(max=len(values) - 2)
-    return torch.lerp(values[left], values[left + 1], x - left)
-
-
 def _place(tables: Tables, schedule: Schedule, u: Tensor) -> Tensor:
     """u (N-1,) of the inner points -> times."""
     steps = len(u) + 1
     table = min(tables, key=lambda row: abs(math.log((len(row) - 1) / steps)))
     lam = -torch.tensor(table, dtype=torch.float64, device="cpu").log()  # (M+1,)
     share = (lam - lam[0]) / (lam[-1] - lam[0])  # rising from 0 to 1
-    inner = between(share, u)
-    ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-    first, last = schedule.lam(ends)
-    return schedule.time_at(first + (last - first) * inner)
+    first, last = schedule.lam(ends(schedule))
+    return schedule.time_at(first + (last - first) * linear(share, u))
 
 
 def _published(source: str, tables: Tables) -> Handmade:

@@ -17,7 +17,6 @@ every iteration. Where the paper's text and code differ, the text is followed:
 Pixel models learn gaps of lam, as in the code; the text does not name the variable.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -113,8 +112,3 @@ def make_preset(name: str, nfe: int, pairs: int | None = None, valid: int | None
     if pairs is not None:
         preset = replace(preset, train=pairs, valid=min(preset.valid, max(8, pairs // 2)))
     return preset if valid is None else replace(preset, valid=valid)
-
-
-def iterations(preset: Preset) -> int:
-    """Iterations of a run from one start."""
-    return math.ceil(preset.train / preset.recipe.batch) * preset.recipe.all_epochs

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ld3.grids import TimeGrid
 from ld3.known_grids import BUMPS, GRIDS, make_grid
 from ld3.problem import SECANT, Problem, Student
 from ld3.searches.protocol import Report, silent
@@ -19,7 +20,7 @@ ROUGH = 0.5  # roughness above which secants are used
 class Starts:
     """The best known grids of a problem, best first."""
 
-    names: tuple[str, ...]
+    names: Sequence[str]
     losses: dict[str, float]  # of the finalists, on all validation pairs
     roughness: float  # of the network, on the best grid
     evaluations: int
@@ -45,9 +46,14 @@ def find_starts(
 
     finalists = losses(list(losses(TRIED, SCREEN))[:FINALISTS], 0)
     names = tuple(finalists)[:count]
-    rough = student.roughness(make_grid(names[0], schedule, problem.steps))
-    rough = rough if math.isfinite(rough) else 0.0
+    rough = finite_roughness(student, make_grid(names[0], schedule, problem.steps))
     return Starts(names, finalists, rough, student.evaluations)
+
+
+def finite_roughness(student: Student, grid: TimeGrid) -> float:
+    """The roughness of a network; 0 where it is not finite."""
+    rough = student.roughness(grid)
+    return rough if math.isfinite(rough) else 0.0
 
 
 def with_secant(problem: Problem, roughness: float) -> Problem:

@@ -73,9 +73,9 @@ def polynomial_mmd(a: Tensor, b: Tensor, *, paired: bool = False) -> float:
     n, m = len(x), len(y)
     if paired and n != m:
         raise SpecError(f"KID: got {n} and {m} samples, wanted as many of both where paired")
-    own_x = (_total(x, x, _polynomial) - _twins(x, x)) / (n * (n - 1))
-    own_y = (_total(y, y, _polynomial) - _twins(y, y)) / (m * (m - 1))
-    across = _total(x, y, _polynomial)
+    own_x = (_total(x, x, polynomial) - _twins(x, x)) / (n * (n - 1))
+    own_y = (_total(y, y, polynomial) - _twins(y, y)) / (m * (m - 1))
+    across = _total(x, y, polynomial)
     across = (across - _twins(x, y)) / (n * (n - 1)) if paired else across / (n * m)
     return own_x + own_y - 2 * across
 
@@ -109,7 +109,8 @@ def blocks(features: Tensor) -> list[Tensor]:
     return [features[i : i + BLOCK] for i in range(0, len(features), BLOCK)]
 
 
-def _polynomial(x: Tensor, y: Tensor) -> Tensor:
+def polynomial(x: Tensor, y: Tensor) -> Tensor:
+    """KID's k of all pairs, (n, D), (m, D) -> (n, m)."""
     return (x @ y.T / x.shape[1] + 1) ** 3
 
 

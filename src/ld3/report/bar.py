@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from ld3.errors import one_line
+
 Report = Callable[[str, int, int], None]
 
 
@@ -26,7 +28,7 @@ class Bar:
             self._what = kind
             self._bar.reset(total)
         self._bar.total = total
-        self._bar.set_description_str(what, refresh=False)
+        self._bar.set_description_str(one_line(what), refresh=False)
         self._bar.n = done
         self._bar.refresh()
 

@@ -1,9 +1,9 @@
 """A comparison on the terminal: one block for each solver and number of evaluations."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ld3.comparison import Block, Comparison, Metric, Range, Row
-from ld3.report.tables import table_lines
+from ld3.report.tables import significant, table_lines
 
 SHORT = {
     "rmse": "RMSE", "frechet": "FD real", "frechet_accurate": "FD reference", "kid": "KID",
@@ -49,22 +49,21 @@ def _block(block: Block, metrics: list[Metric]) -> Iterator[str]:
 def _cells(row: Row, block: Block, shown: list[Metric]) -> list[str]:
     best = row.method == block.baseline
     mark = " *" * (row is block.rows[0]) + " =" * best
-    ratio, ends = _range(row.ratio, 2)
+    ratio, ends = _range(row.ratio, "{:.2f}".format)
     nearer = "" if row.wins is None else f"{100 * row.wins:.0f} %"
     return [
         row.method + mark,
-        *_range(row.scores["distance"], 5),
+        *_range(row.scores["distance"], significant),
         ratio,
         "" if best else ends,
         "" if best else nearer,
-        *(f"{row.scores[m.key].value:.4f}" if m.key in row.scores else "" for m in shown),
+        *(significant(row.scores[m.key].value) if m.key in row.scores else "" for m in shown),
         f"{row.evaluations + row.teacher_evaluations:,}",
         f"{row.seconds:.1f}" if row.seconds >= 0.05 else "0",
     ]
 
 
-def _range(interval: Range | None, digits: int) -> tuple[str, str]:
+def _range(interval: Range | None, written: Callable[[float], str]) -> tuple[str, str]:
     if interval is None:
         return "", ""
-    ends = f"[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
-    return f"{interval.value:.{digits}f}", ends
+    return written(interval.value), f"[{written(interval.low)}, {written(interval.high)}]"

@@ -7,8 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ld3.errors import SpecError
+from ld3.errors import MissingPackage
 from ld3.grids import TimeGrid
+from ld3.images import rescaled, shown_range
 from ld3.schedules import Schedule
 from ld3.store import write_bytes
 
@@ -18,7 +19,9 @@ def plots() -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError:
-        raise SpecError("figures: matplotlib is missing; pip install 'ld3[report]'") from None
+        raise MissingPackage(
+            "matplotlib is missing; pip install 'ld3[report]' adds plots and contact sheets"
+        ) from None
     plt.switch_backend("agg")
     return plt
 
@@ -32,13 +35,16 @@ def save(plt: Any, figure: Any, path: Path) -> None:
 
 
 def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
-    """Images in [-1, 1], one labelled row each: the same noise from top to bottom."""
+    """Images, one labelled row each: the same noise from top to bottom, all on the grey scale of
+    the first row."""
     plt = plots()
+    span = shown_range(rows[0][1])
     count, _, height, width = rows[0][1].shape
     size = (0.62 * count + 1.6, 0.62 * height / width * len(rows) + 0.2)
     figure, axes = plt.subplots(len(rows), 1, figsize=size, layout="constrained", squeeze=False)
     for axis, (label, images) in zip(axes[:, 0], rows, strict=True):
-        strip = ((images.clamp(-1, 1) + 1) / 2).permute(2, 0, 3, 1).flatten(1, 2)  # (H, B W, C)
+        strip = (rescaled(images, span).clamp(-1, 1) + 1) / 2
+        strip = strip.permute(2, 0, 3, 1).flatten(1, 2)  # (H, B W, C)
         axis.imshow(strip.cpu().numpy(), cmap="gray", vmin=0, vmax=1)
         axis.set_xticks([])
         axis.set_yticks([height / 2], [label])
@@ -46,7 +52,7 @@ def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
 
 
 def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) -> None:
-    """Each grid as points on the axis of lam; network times as open circles below."""
+    """Each grid as points on the axis of lam; network times as open circles below, explained."""
     plt = plots()
     figure, axis = plt.subplots(figsize=(9, 0.4 * len(grids) + 1), layout="constrained")
     for row, grid in enumerate(grids.values()):
@@ -55,6 +61,11 @@ def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) ->
         told = schedule.lam(grid.net_times[moved])
         axis.plot(told, [-row - 0.25] * len(told), "o", ms=4, mfc="none", color="black")
     axis.set_yticks([-row for row in range(len(grids))], list(grids))
+    axis.plot([], [], "o-", ms=4, lw=0.6, color="grey", label="times of the solver")
+    if any(bool((grid.net_times != grid.times).any()) for grid in grids.values()):
+        text = "times given to the network, where they differ"
+        axis.plot([], [], "o", ms=4, mfc="none", color="black", label=text)
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2, fontsize=8, frameon=False)
     axis.set_xlabel("lam = log(alpha/sigma): noise on the left, data on the right")
     axis.grid(alpha=0.3, axis="x")
     save(plt, figure, path)

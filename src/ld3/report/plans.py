@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ld3.grids import TimeGrid
-from ld3.images import is_image, write_image
+from ld3.images import is_image, rescaled, shown_range, write_image
 from ld3.known_grids import GRIDS, METHODS, make_grid
 from ld3.plan import Plan
 from ld3.report.figures import draw_curves, draw_grids, draw_rows
-from ld3.report.tables import table_lines
+from ld3.report.tables import significant, table_lines
+from ld3.schedules import ends
 from ld3.scores import FamilyScores, GuidanceScores, Scores, best_of
 from ld3.store import write_tensors
 from ld3.teacher import Teacher
@@ -37,7 +37,7 @@ def learned_lines(plan: Plan) -> Iterator[str]:
     for name, score in scores.items():
         if "@" in name:
             continue
-        errors = [f"{score.distance:.5f}", f"{score.to_teacher:.4f}", f"{score.to_accurate:.4f}"]
+        errors = [*map(significant, (score.distance, score.to_teacher, score.to_accurate))]
         row = [name + " *" * (name == best), *([""] * 3 if name == "accurate" else errors)]
         for value in (score.frechet_accurate, score.frechet) if sets else ():
             row.append("" if value is None else f"{value:.3f}")
@@ -47,7 +47,7 @@ def learned_lines(plan: Plan) -> Iterator[str]:
     if own < known:
         yield f"The plan's distance is {own / known:.2f} of that of the best known grid (*)."
     else:
-        yield f"No gain: the best known grid (*) is as good ({known:.5f}); use it."
+        yield f"No gain: the best known grid (*) is as good ({significant(known)}); use it."
     yield from _scale_lines(plan, scores, best)
     yield from _rounding(plan)
     yield from _notes(plan, sets)
@@ -73,7 +73,7 @@ def _scale_lines(plan: Plan, scores: Mapping[str, Scores], best: str) -> Iterato
     rows = [["guidance", best, "learned"]]
     for scale in (low, plan.model.guidance, high):
         pair = (scores[name + ends.get(scale, "")].distance for name in (best, "learned"))
-        rows.append([f"{scale:g}", *(f"{value:.5f}" for value in pair)])
+        rows.append([f"{scale:g}", *(significant(value) for value in pair)])
     yield from table_lines(rows, right=(1, 2))
 
 
@@ -86,8 +86,8 @@ def guidance_lines(plan: Plan, rows: Sequence[GuidanceScores], held_out: int) ->
     head = ["guidance", "best known grid", "distance", "plan", "ratio", "RMSE to reference"]
     body = [
         [
-            f"{row.guidance:g}", row.best_grid, f"{row.grids[row.best_grid].distance:.5f}",
-            f"{row.plan.distance:.5f}", f"{row.ratio:.2f}", f"{row.plan.to_accurate:.4f}",
+            f"{row.guidance:g}", row.best_grid, significant(row.grids[row.best_grid].distance),
+            significant(row.plan.distance), f"{row.ratio:.2f}", significant(row.plan.to_accurate),
         ]
         for row in rows
     ]  # fmt: skip
@@ -117,8 +117,8 @@ def family_lines(plan: Plan) -> Iterator[str]:
     refined = any(row.refined is not None for row in scores)
     rows = [["NFE", "best known grid", "distance", "family", *(["refined"] * refined)]]
     for row in scores:
-        own = [f"{row.nfe}", row.best_grid, f"{row.known:.5f}", f"{row.family:.5f}"]
-        more = ["" if row.refined is None else f"{row.refined:.5f}"] * refined
+        own = [f"{row.nfe}", row.best_grid, significant(row.known), significant(row.family)]
+        more = ["" if row.refined is None else significant(row.refined)] * refined
         rows.append(own + more)
     yield from table_lines(rows, right=(0, 2, 3, 4))
 
@@ -167,7 +167,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         value = score.distance if isinstance(score, Scores) else score.family
         if value > 0:
             label = name if isinstance(score, Scores) else f"{score.nfe} evaluations"
-            rows.append([label, f"{value:.5f}"])
+            rows.append([label, significant(value)])
     if rows:
         yield ""
         yield "held-out distance, lower is better"
@@ -194,8 +194,7 @@ def drawn_lines(plan: Plan, width: int = 64) -> Iterator[str]:
     if not grids:
         grids = {"this plan": plan.grid}
         grids |= {name: make_grid(name, schedule, steps) for name in GRIDS}
-    ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-    first, last = schedule.lam(ends).tolist()
+    first, last = schedule.lam(ends(schedule)).tolist()
     yield f"{'':<15}noise{'lam = log(alpha/sigma)':^{width - 9}}data"
     for name, grid in grids.items():
         marks = ["-"] * width
@@ -210,7 +209,8 @@ def write_samples(out: Path, seeds: Sequence[int], samples: Tensor) -> Iterator[
     yield out / "samples.safetensors"
     if not is_image(samples):
         return
-    for seed, image in zip(seeds, samples, strict=True):
+    shown = rescaled(samples, shown_range(samples))
+    for seed, image in zip(seeds, shown, strict=True):
         write_image(out / f"{seed}.png", image)
     yield out / (f"{seeds[0]}.png" if len(seeds) == 1 else f"{seeds[0]}.png .. {seeds[-1]}.png")
     rows = 8

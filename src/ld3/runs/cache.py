@@ -40,10 +40,10 @@ class Cache:
     def json(self, kind: str, key: Key, make: Callable[[], Any]) -> Any:
         """Anything JSON can hold; not stored if it holds numbers that are not finite."""
         file = self._file(kind, key, "json")
-        found = None if file is None else read_proved_json(file, self._key(key))
+        found = read_proved_json(file, self._key(key))
         if found is None:
             found = make()
-            if file is not None and _is_finite(found):
+            if _is_finite(found):
                 write_proved_json(file, self._key(key), found)
         return found
 
@@ -52,10 +52,10 @@ class Cache:
     ) -> dict[str, Tensor]:
         """Tensors by name; not stored if one is not finite."""
         file = self._file(kind, key, "safetensors")
-        found = None if file is None else read_proved_tensors(file, self._key(key))
+        found = read_proved_tensors(file, self._key(key))
         if found is None:
             found = make()
-            if file is not None and all(bool(torch.isfinite(t).all()) for t in found.values()):
+            if all(bool(torch.isfinite(t).all()) for t in found.values()):
                 write_proved_tensors(file, self._key(key), found)
         return found
 
@@ -71,18 +71,17 @@ class Cache:
         for first in sorted({seed // CHUNK * CHUNK for seed in wanted}):
             own = {**key, "chunk": first}
             file = self._file(kind, own, "safetensors")
-            stored = None if file is None else read_proved_tensors(file, self._key(own))
+            stored = read_proved_tensors(file, self._key(own))
             chunk: dict[int, Tensor] = {}
             if stored is not None:
                 chunk = dict(zip(stored["seeds"].tolist(), stored["rows"], strict=True))
             missing = [s for s in range(first, first + CHUNK) if s in wanted and s not in chunk]
             if missing:
                 chunk |= dict(zip(missing, make(missing), strict=True))
-                if file is not None:
-                    known = sorted(chunk)
-                    content = torch.stack([chunk[seed].cpu() for seed in known])
-                    named = {"seeds": torch.tensor(known), "rows": content}
-                    write_proved_tensors(file, self._key(own), named)
+                known = sorted(chunk)
+                content = torch.stack([chunk[seed].cpu() for seed in known])
+                named = {"seeds": torch.tensor(known), "rows": content}
+                write_proved_tensors(file, self._key(own), named)
             rows |= {seed: chunk[seed] for seed in chunk if seed in wanted}
         return torch.stack([rows[seed] for seed in seeds])
 

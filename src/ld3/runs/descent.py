@@ -20,7 +20,7 @@ from ld3.learner.learn import Progress, learn_course
 from ld3.learner.recipes import Recipe
 from ld3.learner.state import State
 from ld3.runs.progress import Interrupted, Report
-from ld3.store import read_proved_tensors, write_bytes, write_proved_tensors
+from ld3.store import place, read_proved_tensors, write_bytes, write_proved_tensors
 
 SO_FAR = "plan-so-far.json"
 
@@ -58,9 +58,9 @@ class _Log:
 
     @classmethod
     def open(cls, folder: Path | None, starts: Sequence[str]) -> "_Log":
-        log = cls(None if folder is None else folder / "progress.jsonl", {n: [] for n in starts})
+        log = cls(place(folder, "progress.jsonl"), {name: [] for name in starts})
         if log.file is not None and log.file.exists():
-            for line in log.file.read_text(errors="replace").splitlines():
+            for line in log.file.read_text("utf-8", "replace").splitlines():
                 try:
                     log.lines[json.loads(line)["start"]].append(line)
                 except (ValueError, KeyError, TypeError):
@@ -94,11 +94,9 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
     with _tracker(descent.folder, descent.tensorboard) as track:
         for number, (name, make) in enumerate(courses.items()):
             share = f" ({number + 1} of {len(courses)})" * (len(courses) > 1)
-            file = (
-                None if descent.folder is None else descent.folder / f"state-{number}.safetensors"
-            )
+            file = place(descent.folder, f"state-{number}.safetensors")
             key = {"run": dict(descent.key), "start": name}
-            tensors = None if file is None else read_proved_tensors(file, key)
+            tensors = read_proved_tensors(file, key)
             losses[name] = [] if tensors is None else tensors.pop("losses").tolist()
             state = None if tensors is None else State.from_tensors(tensors)
             log.cut(name, 0 if state is None else state.iteration)
@@ -112,11 +110,8 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
                         log.add(name, last)
                         losses[name].append(last.loss)
                         track(len(log.lines[name]), last)
-                    if file is not None:
-                        curve = torch.tensor(losses[name], dtype=torch.float64, device="cpu")
-                        write_proved_tensors(
-                            file, key, {**last.state.to_tensors(), "losses": curve}
-                        )
+                    curve = torch.tensor(losses[name], dtype=torch.float64, device="cpu")
+                    write_proved_tensors(file, key, {**last.state.to_tensors(), "losses": curve})
                     descent.report(_losses(last) + share, last.iteration, last.total)
             except (KeyboardInterrupt, Ld3Error) as stop:
                 _stopped(descent, list(ends.values()), stop)
@@ -132,11 +127,17 @@ def _losses(last: Progress) -> str:
     return f"loss {loss}, valid {valid:.5f}, best {last.best:.5f}"
 
 
-def how_to_go_on(folder: Path | None) -> str:
-    """Where the plan of an interrupted run is."""
-    if folder is None:
-        return ""
-    return f"the best plan so far is {folder / SO_FAR}; the same command goes on from there"
+@contextmanager
+def resumable(folder: Path | None) -> Iterator[None]:
+    """Ctrl-C inside says where the best plan so far is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is None:
+            raise
+        raise Interrupted(
+            f"the best plan so far is {folder / SO_FAR}; the same command goes on from there"
+        ) from None
 
 
 def _stopped(descent: Descent, ends: Sequence[Progress], stop: BaseException) -> None:
@@ -146,7 +147,8 @@ def _stopped(descent: Descent, ends: Sequence[Progress], stop: BaseException) ->
     descent.save_so_far(min(ends, key=lambda end: end.best))
     if isinstance(stop, Ld3Error):
         raise type(stop)(f"{stop}; the best plan so far is {descent.folder / SO_FAR}") from None
-    raise Interrupted(how_to_go_on(descent.folder)) from None
+    with resumable(descent.folder):
+        raise stop
 
 
 @contextmanager

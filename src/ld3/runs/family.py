@@ -26,7 +26,7 @@ from ld3.parameters import FamilyParameters, Values
 from ld3.plan import FamilyPart, Member, Plan, Provenance
 from ld3.problem import Problem, Student
 from ld3.runs.cache import Cache
-from ld3.runs.descent import SO_FAR, Descent, descend, how_to_go_on
+from ld3.runs.descent import SO_FAR, Descent, descend, resumable
 from ld3.runs.learn import finish, make_run, run_folder
 from ld3.runs.plans import (
     known_table,
@@ -36,13 +36,13 @@ from ld3.runs.plans import (
     solver_numbers,
     versions,
 )
-from ld3.runs.progress import Interrupted, Report, silent
-from ld3.runs.run import Run
-from ld3.runs.session import mean, open_session, reference_for
+from ld3.runs.progress import Report, silent
+from ld3.runs.run import Run, forget
+from ld3.runs.session import mean, open_session
 from ld3.runs.spec import RunSpec
 from ld3.scores import FamilyScores
 from ld3.solvers import Solver
-from ld3.store import digest, read_proved_json, sweep, write_proved_json
+from ld3.store import read_proved_json, sweep, write_proved_json
 from ld3.table import Table
 
 BUMPS = {f"bump:{centre:g}:{width:g}": (centre, width) for centre, width in TRIED}
@@ -68,7 +68,9 @@ class _Family:
 
     spec: RunSpec
     singles: tuple[Run, ...]  # one per number of evaluations, all with the same teacher
-    first: Run  # with the recipe and the folder of the family
+    first: Run  # with the recipe of the family
+    key: Mapping[str, Any]
+    folder: Path
 
     @property
     def steps(self) -> list[int]:
@@ -89,20 +91,20 @@ def run_family(
     model: Model | None = None,
     *,
     solver: Solver | None = None,
+    parent: Path | None = None,
 ) -> FamilyResult:
-    """Learn one family for all numbers of evaluations of a range; an unfinished run goes on."""
-    family = _family(spec, report, fresh, model, solver)
-    folder = family.first.folder
-    assert folder is not None
+    """Learn one family for all numbers of evaluations of a range; an unfinished run goes on.
+
+    Its folder is made in `parent`, by default that of the spec.
+    """
+    family = _family(spec, report, fresh, model, solver, parent)
+    folder = family.folder
     sweep(folder)
     if fresh:
-        for file in ("result.json", "state-0.safetensors"):
-            (folder / file).unlink(missing_ok=True)
+        forget(folder)
     plan = _learned(family)
-    try:
+    with resumable(folder):
         plan = _scored(plan, family)
-    except KeyboardInterrupt:
-        raise Interrupted(how_to_go_on(folder)) from None
     if spec.refine:
         plan.save(folder / "plan.json")
         plan = _refined(plan, family, fresh)
@@ -112,7 +114,12 @@ def run_family(
 
 
 def _family(
-    spec: RunSpec, report: Report, fresh: bool, model: Model | None, solver: Solver | None
+    spec: RunSpec,
+    report: Report,
+    fresh: bool,
+    model: Model | None,
+    solver: Solver | None,
+    parent: Path | None,
 ) -> _Family:
     if spec.family is None:
         raise SpecError("family: got none, expected a range such as --nfe 4-10")
@@ -129,29 +136,25 @@ def _family(
     session = open_session(
         spec, teacher, cache, report, model=model, gradients=not spec.gradient_free
     )
-    session = session.with_teacher(teacher, reference_for(teacher, spec.reference_steps))
     singles = tuple(make_run(alone, session, nfe, solver) for nfe in counts)
     first = replace(singles[0], preset=for_family(singles[0].preset))
     key = {**first.key, "family": counts}
-    folder = run_folder(spec, first).parent
-    name = run_folder(spec, first).name.rsplit("-", 1)[0]
-    return _Family(spec, singles, first.stored(folder / f"{name}-{digest(key)}"))
+    return _Family(spec, singles, first, key, run_folder(spec, first, key, parent))
 
 
 def _learned(family: _Family) -> Plan:
-    run, file = family.first, _file(family, "result.json")
-    key = {**run.key, "family": family.steps}
-    content = read_proved_json(file, key)
+    file = family.folder / "result.json"
+    content = read_proved_json(file, family.key)
     if content is None:
-        content = _descended(family, key)
-        write_proved_json(file, key, content)
+        content = _descended(family)
+        write_proved_json(file, family.key, content)
     plan = _plan(family, content)
-    if not _file(family, "plan.json").exists():
-        plan.save(_file(family, SO_FAR))
+    if not (family.folder / "plan.json").exists():
+        plan.save(family.folder / SO_FAR)
     return plan
 
 
-def _descended(family: _Family, key: Mapping[str, Any]) -> dict[str, Any]:
+def _descended(family: _Family) -> dict[str, Any]:
     run, parameters = family.first, family.parameters
     shared = run.problem()
     problems = tuple(replace(shared, steps=steps) for steps in family.steps)
@@ -171,10 +174,12 @@ def _descended(family: _Family, key: Mapping[str, Any]) -> dict[str, Any]:
         }
 
     def so_far(final: Progress) -> None:
-        _plan(family, content(final, final.state.evaluations)).save(_file(family, SO_FAR))
+        _plan(family, content(final, final.state.evaluations)).save(family.folder / SO_FAR)
 
-    recipe, report = run.preset.recipe, run.session.report
-    descent = Descent(recipe, run.seed, key, run.folder, report, so_far, family.spec.tensorboard)
+    descent = Descent(
+        run.preset.recipe, run.seed, family.key, family.folder, run.session.report, so_far,
+        family.spec.tensorboard,
+    )  # fmt: skip
     reached = descend(descent, {best: course})
     return content(reached.final, reached.evaluations)
 
@@ -268,21 +273,12 @@ def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
         start = plan.at(single.nfe).model_copy(update={"scores": {}, "learned": Provenance()})
         run = replace(single, start=start)
         alone = family.spec.model_copy(update={"family": None})
-        own = finish(run.stored(run_folder(alone, run)), alone, fresh).plan
-        members.append(
-            Member(
-                nfe=own.nfe,
-                times=own.times,
-                net_times=own.net_times,
-                corrections=own.corrections,
-            )
-        )
+        run = run.stored(run_folder(alone, run, run.key, family.folder))
+        if fresh and run.folder is not None:
+            forget(run.folder)
+        own = finish(run, alone, alone.held_out)
+        members.append(Member(**own.model_dump(include=set(Member.model_fields))))
         row, distance = rows[str(single.nfe)], _distance(single, own.table(), family)
         rows[str(single.nfe)] = row.model_copy(update={"refined": distance})
     (shown,) = (member for member in members if member.nfe == plan.nfe)
     return plan.model_copy(update={**dict(shown), "members": members, "scores": rows})
-
-
-def _file(family: _Family, name: str) -> Path:
-    assert family.first.folder is not None
-    return family.first.folder / name

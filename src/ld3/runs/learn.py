@@ -1,8 +1,8 @@
 """The walk of `ld3 learn`: from a spec to plans, and the same for objects without a folder."""
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from ld3.models import Model
 from ld3.plan import Plan
 from ld3.report.bar import progress_bar
 from ld3.runs.cache import Cache
-from ld3.runs.descent import SO_FAR, how_to_go_on
+from ld3.runs.descent import SO_FAR, resumable
 from ld3.runs.plans import held_out_scores, plan_of, with_rounding
-from ld3.runs.progress import Interrupted, Report, silent
-from ld3.runs.run import Learned, Run, learn_run, read_start
+from ld3.runs.progress import Report, silent
+from ld3.runs.run import Learned, Run, forget, learn_run, read_start
 from ld3.runs.session import Session, open_session, reference_for
 from ld3.runs.spec import RunSpec
 from ld3.scores import Scores, best_of
@@ -31,7 +31,10 @@ class LearnResult:
 
     plan: Plan
     folder: Path
-    scores: dict[str, Scores]
+
+    @property
+    def scores(self) -> dict[str, Scores]:
+        return {name: s for name, s in self.plan.scores.items() if isinstance(s, Scores)}
 
     @property
     def best_grid(self) -> str:
@@ -56,18 +59,18 @@ def run_learn(
     cache = Cache(spec.out / "cache", time.time() if fresh else 0.0)
     session = None
     for nfe in spec.nfe:
-        preset = spec.make_preset(nfe)
+        teacher = spec.make_preset(nfe).teacher
         if session is None:
             session = open_session(
-                spec, preset.teacher, cache, report, model=model, distance=distance,
+                spec, teacher, cache, report, model=model, distance=distance,
                 gradients=not spec.gradient_free,
             )  # fmt: skip
-            session = session.at_guidance(spec.guidances[0])
-        own = session.with_teacher(
-            preset.teacher, reference_for(preset.teacher, spec.reference_steps)
-        )
+        own = session.with_teacher(teacher, reference_for(teacher, spec.reference_steps))
         run = make_run(spec, own, nfe, solver)
-        yield finish(run.stored(run_folder(spec, run)), spec, fresh)
+        folder = run_folder(spec, run, run.key)
+        if fresh:
+            forget(folder)
+        yield LearnResult(finish(run.stored(folder), spec, spec.held_out), folder)
 
 
 def make_run(spec: RunSpec, session: Session, nfe: int, solver: Solver | None = None) -> Run:
@@ -77,37 +80,33 @@ def make_run(spec: RunSpec, session: Session, nfe: int, solver: Solver | None = 
     return Run(session, solver, nfe, preset, spec.seed, start, spec.slope, scales)
 
 
-def run_folder(spec: RunSpec, run: Run) -> Path:
-    """A folder whose name says what it is, and a digest of all that changes the plan."""
-    name = run.session.loaded.name
+def run_folder(spec: RunSpec, run: Run, key: Mapping[str, Any], parent: Path | None = None) -> Path:
+    """A folder whose name says what it is, and a digest of all that changes the plan; in `parent`,
+    or in that of the spec."""
+    name = Path(run.session.loaded.name).name  # of a file or folder its last part
     slug = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in name)[-80:]
     solver = f"{run.solver.name}{run.solver.order}"
     nfe = f"{run.nfe}" if spec.family is None else "{}-{}".format(*spec.family)
-    return spec.out / f"{slug}-{solver}-nfe{nfe}-{digest(run.key)}"
+    return (parent or spec.out) / f"{slug}-{solver}-nfe{nfe}-{digest(key)}"
 
 
-def finish(run: Run, spec: RunSpec, fresh: bool = False) -> LearnResult:
-    """Learn, score, and write the plan."""
-    folder = run.folder
-    assert folder is not None
-    if fresh:
-        for file in ("result.json", "starts.json", *(f"state-{n}.safetensors" for n in range(9))):
-            (folder / file).unlink(missing_ok=True)
+def finish(run: Run, spec: RunSpec, held_out: int) -> Plan:
+    """Learn, score unless `held_out` is 0, and write the plan if the run has a folder."""
 
     def save_so_far(learned: Learned) -> None:
-        plan_of(run, learned, spec, {}).save(folder / SO_FAR)
+        if run.folder is not None:
+            plan_of(run, learned, spec, {}).save(run.folder / SO_FAR)
 
     learned = learn_run(run, save_so_far, spec.tensorboard)
-    if not (folder / "plan.json").exists():
+    if run.folder is not None and not (run.folder / "plan.json").exists():
         save_so_far(learned)
-    try:
-        scores = held_out_scores(run, learned, spec.held_out, spec.judged)
-    except KeyboardInterrupt:
-        raise Interrupted(how_to_go_on(folder)) from None
-    plan = with_rounding(plan_of(run, learned, spec, scores), run.session, spec.held_out)
-    plan.save(folder / "plan.json")
-    (folder / SO_FAR).unlink(missing_ok=True)
-    return LearnResult(plan, folder, scores)
+    with resumable(run.folder):
+        scores = held_out_scores(run, learned, held_out, spec.judged) if held_out else {}
+    plan = with_rounding(plan_of(run, learned, spec, scores), run.session, held_out)
+    if run.folder is not None:
+        plan.save(run.folder / "plan.json")
+        (run.folder / SO_FAR).unlink(missing_ok=True)
+    return plan
 
 
 def learn(
@@ -137,30 +136,24 @@ def learn(
     """
     if not isinstance(nfe, int):
         raise SpecError(f"nfe: got {nfe!r}, expected one whole number; run_learn takes several")
-    options: dict[str, Any] = {
+    given = {"model": model, "solver": solver, "distance": distance, "recipe": recipe}
+    words = {name: value for name, value in given.items() if isinstance(value, str | dict)}
+    objects: dict[str, Any] = {name: v for name, v in given.items() if name not in words}
+    options = {
         "nfe": (nfe,), "preset": preset, "pairs": pairs, "guidance": guidance, "start": start,
-        "seed": seed, "device": device, "batch": batch, "judged": 0,
+        "seed": seed, "device": device, "batch": batch, "held_out": held_out or None, "out": out,
+        "judged": 0,
     }  # fmt: skip
-    options |= {"held_out": held_out} if held_out else {}
-    options |= {"recipe": recipe} if isinstance(recipe, dict) else {}
-    for name, value in (("model", model), ("solver", solver), ("distance", distance)):
-        options |= {name: value} if isinstance(value, str) else {}
-    if out is not None:
-        options["out"] = Path(out)
-    spec = RunSpec(**{name: value for name, value in options.items() if value is not None})
-    objects: dict[str, Any] = {
-        "model": None if isinstance(model, str) else model,
-        "distance": None if isinstance(distance, str) else distance,
-    }
+    spec = RunSpec.read(options | words)
     with progress_bar(progress) as report:
-        made = spec.make_preset(nfe)
-        cache = Cache(None if out is None else spec.out / "cache")
-        session = open_session(spec, made.teacher, cache, report, **objects)
-        run = make_run(spec, session, nfe, None if isinstance(solver, str) else solver)
-        if recipe is not None and not isinstance(recipe, dict):
-            run = run.with_recipe(recipe)
+        session = open_session(
+            spec, spec.make_preset(nfe).teacher,
+            Cache(None if out is None else spec.out / "cache"), report,
+            model=objects.get("model"), distance=objects.get("distance"),
+        )  # fmt: skip
+        run = make_run(spec, session, nfe, objects.get("solver"))
+        if objects.get("recipe") is not None:
+            run = replace(run, preset=replace(run.preset, recipe=objects["recipe"]))
         if out is not None:
-            return finish(run.stored(run_folder(spec, run)), spec).plan
-        learned = learn_run(run)
-        scores = held_out_scores(run, learned, held_out, 0) if held_out else {}
-        return plan_of(run, learned, spec, scores)
+            run = run.stored(run_folder(spec, run, run.key))
+        return finish(run, spec, held_out)

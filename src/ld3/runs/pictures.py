@@ -21,7 +21,7 @@ SHOWN = 12
 
 
 def write_pictures(
-    plan: Plan, folder: Path, device: str = "cpu", model: Model | None = None
+    plan: Plan, folder: Path, device: str = "cpu", model: Model | str | None = None
 ) -> Iterator[Path]:
     """samples.png, for models of images, and times.png."""
     scores = {name: s for name, s in plan.scores.items() if isinstance(s, Scores)}

@@ -1,6 +1,5 @@
 """What a run found, as a plan with its scores on held-out noise."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -11,9 +10,17 @@ from ld3 import __version__, zoo
 from ld3.errors import ModelError
 from ld3.known_grids import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.learner.presets import Preset
-from ld3.learner.starts import Starts
-from ld3.plan import ModelPart, Plan, Provenance, SolverPart, StartsPart, TablePart, rows_of
-from ld3.runs.run import Learned, Run
+from ld3.plan import (
+    ModelPart,
+    Plan,
+    Provenance,
+    SolverPart,
+    StartsPart,
+    TablePart,
+    rows_of,
+    tuned_to_json,
+)
+from ld3.runs.run import Learned, Run, recipe_facts
 from ld3.runs.session import Session, means
 from ld3.runs.set_metrics import SetMetrics
 from ld3.runs.spec import Settings
@@ -30,12 +37,17 @@ UNSCORED = ("out", "tensorboard", "refine")  # options that say nothing about a 
 
 def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Scores]) -> Plan:
     """A learned solver with its provenance."""
-    preset, tuned = run.preset, learned.tuned
+    preset, starts = run.preset, learned.starts
     provenance = Provenance(
         spec=options_of(spec),
         preset=preset_facts(preset),
         reference=asdict(run.session.reference),
-        starts=starts_part(learned.starts),
+        starts=StartsPart(
+            chosen=list(starts.names),
+            losses=starts.losses,
+            roughness=starts.roughness,
+            evaluations=starts.evaluations,
+        ),
         start=learned.start,
         secant=learned.secant,
         evaluations=learned.evaluations,
@@ -50,7 +62,7 @@ def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Sco
         nfe=run.nfe,
         learned=provenance,
         scores=dict(scores),
-        **solver_numbers(run.session, tuned),
+        **solver_numbers(run.session, learned.tuned),
     )
 
 
@@ -75,14 +87,13 @@ def make_plan(session: Session, guidances: tuple[float, ...], **parts: Any) -> P
 
 def solver_numbers(session: Session, tuned: TunedSolver) -> dict[str, Any]:
     """Times and corrections of a plan; the whole table for a solver that is not in the registry."""
-    solver, grid = tuned.solver, tuned.grid
-    numbers = {"times": grid.times.tolist(), "net_times": grid.net_times.tolist()}
-    part = SolverPart(name=solver.name, order=solver.order, variant=solver.variant)
-    if SOLVERS.get(solver.name) is type(solver):
-        return {**numbers, "solver": part, "corrections": rows_of(tuned.corrections)}
-    table = tuned.table(session.model.schedule)
-    own = TablePart(rows=rows_of(table.weights[1:]) or [], net_times=table.net_times.tolist())
-    return {**numbers, "solver": part.model_copy(update={"table": own})}
+    solver, numbers, own = tuned.solver, tuned_to_json(tuned), None
+    if SOLVERS.get(solver.name) is not type(solver):
+        table = tuned.table(session.model.schedule)
+        own = TablePart(rows=rows_of(table.weights[1:]) or [], net_times=table.net_times.tolist())
+        numbers["corrections"] = None  # they are in the table
+    part = SolverPart(name=solver.name, order=solver.order, variant=solver.variant, table=own)
+    return {**numbers, "solver": part}
 
 
 def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> dict[str, Scores]:
@@ -149,19 +160,11 @@ def known_table(session: Session, solver: Solver, steps: int, name: str) -> Tabl
 def with_rounding(plan: Plan, session: Session, held_out: int) -> Plan:
     """A pipeline's plan with the error of rounding the network's times."""
     model = session.model
-    if not isinstance(model, PipelineModel):
+    if not isinstance(model, PipelineModel) or not held_out:
         return plan
     seeds = seeds_for("held-out", min(ROUNDED, held_out))
     cost = zoo.rounding_cost(model, plan.table(), seeds, session.guidance)
     return plan.model_copy(update={"learned": plan.learned.model_copy(update={"rounding": cost})})
-
-
-def starts_part(starts: Starts) -> StartsPart:
-    losses = {name: loss for name, loss in starts.losses.items() if math.isfinite(loss)}
-    return StartsPart(
-        chosen=list(starts.names), losses=losses, roughness=starts.roughness,
-        evaluations=starts.evaluations,
-    )  # fmt: skip
 
 
 def options_of(spec: Settings) -> dict[str, Any]:
@@ -172,15 +175,8 @@ def options_of(spec: Settings) -> dict[str, Any]:
 
 def preset_facts(preset: Preset) -> dict[str, Any]:
     """A preset as JSON holds it."""
-    recipe = {k: None if v == math.inf else v for k, v in vars(preset.recipe).items()}
-    return {
-        "algorithm": type(preset.recipe).__name__,
-        "recipe": recipe,
-        "train": preset.train,
-        "valid": preset.valid,
-        "teacher": asdict(preset.teacher),
-        "starts": preset.starts,
-    }
+    facts = {"algorithm": type(preset.recipe).__name__, "recipe": recipe_facts(preset.recipe)}
+    return {**vars(preset), **facts, "teacher": asdict(preset.teacher)}
 
 
 def versions() -> dict[str, str]:

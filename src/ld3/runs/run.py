@@ -12,21 +12,20 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from ld3.grids import TimeGrid
 from ld3.known_grids import make_grid
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, solver_parameters
 from ld3.learner.presets import Preset
 from ld3.learner.recipes import Recipe
-from ld3.learner.starts import Starts, find_starts, with_secant
-from ld3.plan import Plan, rows_of, tensor_of
+from ld3.learner.starts import Starts, find_starts, finite_roughness, with_secant
+from ld3.plan import Plan, tuned_from_json, tuned_to_json
 from ld3.problem import SECANT, Problem, Student
 from ld3.runs.descent import Descent, descend
 from ld3.runs.session import Session, table_key
 from ld3.runs.spec import steps_of
 from ld3.searches.registry import find
 from ld3.solvers import SOLVERS, Solver
-from ld3.store import digest, read_proved_json, sweep, write_proved_json
+from ld3.store import digest, place, read_proved_json, sweep, write_proved_json
 from ld3.table import TunedSolver
 
 Slope = Literal["auto", "exact", "secant"]
@@ -50,9 +49,6 @@ class Run:
         """The same run with a folder for its files."""
         return replace(self, folder=folder)
 
-    def with_recipe(self, recipe: Recipe) -> "Run":
-        return replace(self, preset=replace(self.preset, recipe=recipe))
-
     @property
     def steps(self) -> int:
         return steps_of(self.solver, self.nfe)
@@ -64,13 +60,18 @@ class Run:
     @cached_property
     def key(self) -> dict[str, Any]:
         """All that changes the result, and nothing else."""
-        start = self.start if isinstance(self.start, str) else plan_content(self.start)
+        start: object = self.start
+        if isinstance(self.start, Plan):  # by what is taken from it
+            start = self.start.model_dump(
+                mode="json", include={"solver", "times", "net_times", "corrections"}
+            )
+        recipe = self.preset.recipe
         return {
             **self.session.identity,
             "guidance": list(self.scales),
             "solver": solver_key(self.solver, self.session, self.steps),
             "steps": self.steps,
-            "recipe": recipe_key(self.preset),
+            "recipe": {"algorithm": type(recipe).__name__, **recipe_facts(recipe)},
             "pairs": [self.preset.train, self.preset.valid],
             "starts": [start, self.preset.starts],
             "slope": self.slope,
@@ -80,12 +81,8 @@ class Run:
     def problem(self, scale: float | None = None) -> Problem:
         """At the run's guidance scale, or at another."""
         session = self.session if scale is None else self.session.at_guidance(scale)
-        return Problem(
-            session.model, self.solver, self.steps, session.distance,
-            session.training(self.preset.train, self.seed),
-            session.validation(self.preset.valid, self.seed),
-            session.guidance, batch=session.batch,
-        )  # fmt: skip
+        preset = self.preset
+        return session.problem(self.solver, self.steps, preset.train, preset.valid, self.seed)
 
 
 @dataclass(frozen=True)
@@ -113,12 +110,12 @@ def learn_run(
 
     `watch` gets the name of the start and the progress of every iteration that is run.
     """
-    file = None if run.folder is None else run.folder / "result.json"
-    if file is not None:
-        sweep(file.parent)
-        content = read_proved_json(file, run.key)
-        if content is not None:
-            return _from_json(content, run)
+    if run.folder is not None:
+        sweep(run.folder)
+    file = place(run.folder, "result.json")
+    content = read_proved_json(file, run.key)
+    if content is not None:
+        return _from_json(content, run)
     begin = time.perf_counter()
     problem = run.problem()
     starts, tuned = _starts(run, problem)
@@ -147,25 +144,25 @@ def learn_run(
     )  # fmt: skip
     reached = descend(descent, {name: partial(course, name) for name in tuned})
     result = learned(reached.final, reached.start, reached.evaluations, reached.curve)
-    if file is not None:
-        write_proved_json(file, run.key, _to_json(result))
+    write_proved_json(file, run.key, _to_json(result))
     return result
+
+
+def forget(folder: Path) -> None:
+    """Remove what a run in this folder goes on from."""
+    for file in (folder / "result.json", folder / "starts.json", *folder.glob("state-*")):
+        file.unlink(missing_ok=True)
 
 
 def _starts(run: Run, problem: Problem) -> tuple[Starts, dict[str, TunedSolver]]:
     """Where to begin, by name. What was searched for is kept in a file."""
-    file = None if run.folder is None else run.folder / "starts.json"
-    content = None if file is None else read_proved_json(file, run.key)
+    file = place(run.folder, "starts.json")
+    content = read_proved_json(file, run.key)
     if content is None:
         content = _found_starts(run, problem)
-        if file is not None:
-            write_proved_json(file, run.key, content)
-    tuned = {name: _tuned_from(rows, run.solver) for name, rows in content["solvers"].items()}
-    facts = content["starts"]
-    starts = Starts(
-        tuple(facts["names"]), facts["losses"], facts["roughness"], facts["evaluations"]
-    )
-    return starts, tuned
+        write_proved_json(file, run.key, content)
+    tuned = {name: tuned_from_json(rows, run.solver) for name, rows in content["solvers"].items()}
+    return Starts(**content["starts"]), tuned
 
 
 def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
@@ -179,25 +176,21 @@ def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
         grids = {name: make_grid(name, schedule, run.steps) for name in starts.names}
         tuned = {name: TunedSolver(run.solver, grid) for name, grid in grids.items()}
     else:
-        spent = 0
+        name, spent = "plan", 0
         if isinstance(run.start, Plan):
-            name, solver = "plan", start_from_plan(run.start, run)
+            solver = start_from_plan(run.start, run)
         else:
             found = find(run.start, problem, run.seed, report)
-            name, solver, spent = (
-                run.start,
-                TunedSolver(run.solver, found.tuned.grid),
-                found.evaluations,
-            )
+            name, spent = run.start, found.evaluations
+            solver = TunedSolver(run.solver, found.tuned.grid)
         student = Student(problem)
-        rough = student.roughness(solver.grid)
-        rough = rough if math.isfinite(rough) else 0.0
+        rough = finite_roughness(student, solver.grid)
         starts = Starts((name,), {}, rough, spent + student.evaluations)
         tuned = {name: solver}
     finite = {name: loss for name, loss in starts.losses.items() if math.isfinite(loss)}
     return {
         "starts": {**asdict(starts), "losses": finite},
-        "solvers": {name: _tuned_rows(solver) for name, solver in tuned.items()},
+        "solvers": {name: tuned_to_json(solver) for name, solver in tuned.items()},
     }
 
 
@@ -215,12 +208,6 @@ def read_start(text: str) -> str | Plan:
     return Plan.load(text) if text.endswith(".json") else text
 
 
-def plan_content(plan: Plan) -> dict[str, Any]:
-    """What a start takes from a plan."""
-    facts = plan.solver.model_dump(mode="json")
-    return {"solver": facts, **_tuned_rows_of(plan.times, plan.net_times, plan.corrections)}
-
-
 def solver_key(solver: Solver, session: Session, steps: int) -> list[Any]:
     """Name and settings of a solver; of one that is not in the registry also what it computes."""
     key = [solver.name, solver.order, solver.variant]
@@ -231,40 +218,22 @@ def solver_key(solver: Solver, session: Session, steps: int) -> list[Any]:
     return [*key, digest(table_key(table))]
 
 
-def recipe_key(preset: Preset) -> dict[str, Any]:
-    """The recipe as JSON holds it."""
-    words = {k: None if v == math.inf else v for k, v in vars(preset.recipe).items()}
-    return {"algorithm": type(preset.recipe).__name__, **words}
-
-
-def _tuned_rows_of(times: object, net_times: object, corrections: object) -> dict[str, Any]:
-    return {"times": times, "net_times": net_times, "corrections": corrections}
-
-
-def _tuned_rows(tuned: TunedSolver) -> dict[str, Any]:
-    grid = tuned.grid
-    rows = rows_of(tuned.corrections)
-    return _tuned_rows_of(grid.times.tolist(), grid.net_times.tolist(), rows)
-
-
-def _tuned_from(rows: Mapping[str, Any], solver: Solver) -> TunedSolver:
-    grid = TimeGrid.of(rows["times"], rows["net_times"])
-    added = rows["corrections"]
-    return TunedSolver(solver, grid, None if added is None else tensor_of(added))
+def recipe_facts(recipe: Recipe) -> dict[str, Any]:
+    """The settings of a recipe as JSON holds them."""
+    return {name: None if value == math.inf else value for name, value in vars(recipe).items()}
 
 
 def _to_json(learned: Learned) -> dict[str, Any]:
-    plain = {
-        name: value for name, value in vars(learned).items() if name not in ("tuned", "starts")
+    return {
+        **vars(learned),
+        "tuned": tuned_to_json(learned.tuned),
+        "starts": asdict(learned.starts),
     }
-    return {**plain, "tuned": _tuned_rows(learned.tuned), "starts": asdict(learned.starts)}
 
 
 def _from_json(content: Mapping[str, Any], run: Run) -> Learned:
-    tuned, facts = _tuned_from(content["tuned"], run.solver), content["starts"]
-    starts = Starts(
-        tuple(facts["names"]), facts["losses"], facts["roughness"], facts["evaluations"]
-    )
+    tuned = tuned_from_json(content["tuned"], run.solver)
+    curve = tuple(content["curve"])
     return Learned(
-        **{**content, "tuned": tuned, "starts": starts, "curve": tuple(content["curve"])}
+        **{**content, "tuned": tuned, "starts": Starts(**content["starts"]), "curve": curve}
     )

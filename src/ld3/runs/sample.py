@@ -9,7 +9,15 @@ from ld3.models import Model
 from ld3.plan import Plan
 from ld3.runs.session import OWN
 from ld3.runs.spec import BATCH, DTYPES
-from ld3.zoo.loading import Loaded, load_model, of_model, with_batch
+from ld3.zoo.loading import (
+    PIPELINE,
+    Loaded,
+    is_missing_file,
+    is_safe_to_open,
+    load_model,
+    of_model,
+    with_batch,
+)
 
 
 def run_sample(
@@ -34,6 +42,25 @@ def run_sample(
     return sample(seeds, guidance=guidance)
 
 
+def named_model(plan: Plan) -> str:
+    """The name of the model in a plan, if it may be loaded without asking: a plan that comes from
+    somebody else must not choose code to run or something to fetch."""
+    name = plan.model.name
+    if name == OWN:
+        raise SpecError(
+            "model: got a plan that names none, because it was learned from Python; give --model "
+            "package.module:function, or model= in Python"
+        )
+    if is_safe_to_open(name):
+        return name
+    runs = "would be fetched" if name.startswith(PIPELINE) else "is code that would run"
+    if is_missing_file(name):
+        runs = "is not here"
+    raise SpecError(
+        f"model: got a plan for {name!r}, which {runs}; if you trust it, say so with --model {name}"
+    )
+
+
 def model_of_plan(
     plan: Plan,
     device: str,
@@ -44,11 +71,7 @@ def model_of_plan(
     """The model that a plan was learned for."""
     if model is not None and not isinstance(model, str):
         return of_model(model, plan.model.name, device, learn=False)
-    if model is None and plan.model.name == OWN:
-        raise SpecError(
-            "model: got a plan that names none, because it was learned from Python; give --model "
-            "package.module:function, or model= in Python"
-        )
+    name = model or named_model(plan)
     options = plan.model.options
     if options is not None:
         changes = {"latents": False} | ({"prompts": tuple(prompts)} if prompts else {})
@@ -57,6 +80,5 @@ def model_of_plan(
         raise SpecError(f"prompt: got one for {plan.model.name}, expected a plan of a pipeline")
     dtype = plan.learned.spec.get("dtype")
     dtype = dtype if dtype in DTYPES else None
-    name = model or plan.model.name
     options = with_batch(options, batch, name)
     return load_model(name, device, dtype, learn=False, options=options)

@@ -10,6 +10,7 @@ from ld3.plan import Plan
 from ld3.runs.cache import Cache
 from ld3.runs.plans import known_table, score_tables
 from ld3.runs.progress import Report, silent
+from ld3.runs.sample import named_model
 from ld3.runs.session import open_session
 from ld3.runs.spec import RunSpec
 from ld3.scores import GuidanceScores, best_of
@@ -37,12 +38,14 @@ def run_score(
     for; `model` is one to use instead of the one that the plan names.
     """
     named = model if isinstance(model, str) else plan.model.name
+    if model is None:
+        named = named_model(plan)
     options: dict[str, Any] = {
         "model": named, "pipeline": plan.model.options, "held_out": held_out, "device": device,
         "out": out, "batch": batch,
     }  # fmt: skip
     options |= {name: plan.learned.spec[name] for name in KEPT if name in plan.learned.spec}
-    spec = RunSpec(**{name: value for name, value in options.items() if value is not None})
+    spec = RunSpec.read(options)
     session = open_session(
         spec, spec.make_preset(_taught_nfe(plan)).teacher, Cache(spec.out / "cache"), report,
         model=None if isinstance(model, str) else model, gradients=False,

@@ -18,12 +18,14 @@ from torch import Tensor
 from ld3.distances import Distance
 from ld3.metrics.fidelity import per_sample, rmse
 from ld3.models import Model
+from ld3.problem import Problem
 from ld3.runs.cache import Cache
 from ld3.runs.progress import Report, counted, silent
 from ld3.runs.spec import BATCH, Settings
 from ld3.seeds import noise, seeds_for
+from ld3.solvers import Solver
 from ld3.table import Table
-from ld3.teacher import Pairs, Teacher, make_pairs, sample_table
+from ld3.teacher import Pairs, Teacher, make_pairs, sample_batches
 from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model, with_batch
 
 KEYS = ("distance", "distance_accurate", "rmse", "rmse_accurate")
@@ -78,6 +80,19 @@ class Session:
             "teacher": asdict(self.teacher),
         }
 
+    def problem(
+        self, solver: Solver, steps: int, train: int, valid: int, seed: int | None
+    ) -> Problem:
+        """With the pairs of a seed; without a seed there are none."""
+        empty = torch.empty(0, *self.model.shape, device=self.device)
+        none = Pairs((), empty, None, empty)
+        return Problem(
+            self.model, solver, steps, self.distance,
+            none if seed is None else self.training(train, seed),
+            none if seed is None else self.validation(valid, seed),
+            self.guidance, batch=self.batch,
+        )  # fmt: skip
+
     def training(self, count: int, run: int) -> Pairs:
         return self.pairs(seeds_for("training", count, run), "training pairs")
 
@@ -116,11 +131,10 @@ class Session:
 
     def samples(self, table: Table, seeds: Sequence[int]) -> Tensor:
         """Decoded samples, a batch at a time."""
-        parts = [
-            sample_table(self.model, table, part, guidance=self.guidance, device=self.device)
-            for part in batches(seeds, self.batch)
-        ]
-        return torch.cat(parts)
+        parts = sample_batches(
+            self.model, table, seeds, self.batch, guidance=self.guidance, device=self.device
+        )
+        return torch.cat([made for _, made in parts])
 
     def score(self, table: Table, count: int) -> dict[str, list[float]]:
         """Errors on held-out noise, one per noise, by :data:`KEYS`: the session's distance and the
@@ -179,7 +193,7 @@ def open_session(
     measure = make_measure(distance or spec.distance, loaded, spec.device)
     return Session(
         loaded, measure, teacher, reference_for(teacher, spec.reference_steps),
-        spec.guidance, spec.device, spec.batch or BATCH, cache, report,
+        spec.guidances[0], spec.device, spec.batch or BATCH, cache, report,
     )  # fmt: skip
 
 

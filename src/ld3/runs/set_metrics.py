@@ -7,7 +7,7 @@ tenth of the samples left out, ten times, for its interval. A tenth is a run of 
 classes that are asked for in turn have their share.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -140,33 +140,20 @@ class SetMetrics:
 
     def _values(self, own: Tensor, right: Tensor | None) -> Values:
         subsets = [torch.ones(len(own), dtype=torch.bool, device="cpu"), *without_tenths(len(own))]
-        values: Values = {}
-
-        def note(name: str, of: Callable[[Tensor], float]) -> None:
-            numbers = [of(keep) for keep in subsets]
-            values[name] = (numbers[0], numbers[1:])
-
+        numbers: dict[str, list[float]] = {}
         moments = [Moments.of([own[keep]]) for keep in subsets]
+        if self.real is not None:
+            numbers["frechet"] = [frechet_distance(found, self.real) for found in moments]
         same = [Moments.of([self.same[keep]]) for keep in subsets]
-        for name, references in (
-            ("frechet", [self.real] * len(subsets)),
-            ("frechet_accurate", same),
-        ):
-            numbers = [
-                frechet_distance(a, b)
-                for a, b in zip(moments, references, strict=True)
-                if b is not None
-            ]
-            if numbers:
-                values[name] = (numbers[0], numbers[1:])
-        note("kid", lambda keep: polynomial_mmd(own[keep], self.other))
-        note("cmmd", lambda keep: cmmd(own[keep], self.other))
+        numbers["frechet_accurate"] = list(map(frechet_distance, moments, same))
+        numbers["kid"] = [polynomial_mmd(own[keep], self.other) for keep in subsets]
+        numbers["cmmd"] = [cmmd(own[keep], self.other) for keep in subsets]
         near = [precision_recall(self.other, own[keep]) for keep in subsets]
-        values["precision"] = (near[0].precision, [n.precision for n in near[1:]])
-        values["recall"] = (near[0].recall, [n.recall for n in near[1:]])
+        numbers["precision"] = [found.precision for found in near]
+        numbers["recall"] = [found.recall for found in near]
         if right is not None:
-            note("agreement", lambda keep: float(right[keep].mean()))
-        return values
+            numbers["agreement"] = [float(right[keep].mean()) for keep in subsets]
+        return {name: (first, others) for name, (first, *others) in numbers.items()}
 
 
 def without_tenths(count: int) -> list[Tensor]:

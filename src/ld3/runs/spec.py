@@ -5,8 +5,8 @@ solvers as NAME, NAME:ORDER or NAME:ORDER:VARIANT.
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -20,16 +20,15 @@ from pydantic import (
     model_validator,
 )
 
-from ld3.errors import SpecError, unknown
+from ld3.errors import SpecError, bad_option, unknown
 from ld3.known_grids import METHODS, make_method
-from ld3.learner.presets import PRESETS, Preset, make_preset, without_gradients
+from ld3.learner.presets import Preset, make_preset, without_gradients
 from ld3.learner.recipes import Learn, change_recipe
 from ld3.options import PipelineOptions
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS, MAX_RUN
 from ld3.solvers import Solver, make_solver
-from ld3.store import read_bytes
-from ld3.teacher import Teacher
+from ld3.store import read_toml
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Count = Annotated[int, Field(ge=1, le=100)]
@@ -68,7 +67,7 @@ class Settings(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise spec_error(type(self), error) from None
+            raise bad_option(type(self), error) from None
 
     @field_validator("pipeline", mode="before")
     @classmethod
@@ -78,13 +77,6 @@ class Settings(BaseModel):
     @field_serializer("pipeline")
     def _changed(self, options: PipelineOptions | None) -> dict[str, Any] | None:
         return None if options is None else options.said()
-
-    @field_validator("preset")
-    @classmethod
-    def _known_preset(cls, value: str) -> str:
-        if value not in PRESETS:
-            raise unknown("preset", value, PRESETS)
-        return value
 
     @model_validator(mode="after")
     def _known_names(self) -> Self:
@@ -112,11 +104,20 @@ class Settings(BaseModel):
 
     def make_preset(self, nfe: int) -> Preset:
         """The preset with the changes that are asked for."""
+        preset = self._taught_preset(nfe)
+        return replace(preset, recipe=change_recipe(preset.recipe, self.recipe))
+
+    def _taught_preset(self, nfe: int) -> Preset:
+        """The preset with its teacher and pairs, and the recipe it has by itself."""
         preset = make_preset(self.preset, nfe, self.pairs, self.valid)
-        teacher = Teacher(**{**vars(preset.teacher), **self.teacher_changes})
+        teacher = replace(preset.teacher, **self.teacher_changes)
         teacher.make_solver()
-        recipe = change_recipe(preset.recipe, self.recipe)
-        return Preset(recipe, preset.train, preset.valid, teacher, preset.starts)
+        return replace(preset, teacher=teacher)
+
+    @property
+    def guidances(self) -> tuple[float, ...]:
+        """The scale to learn for; of a range the middle, and both ends."""
+        return (self.guidance,)
 
 
 class RunSpec(Settings):
@@ -143,30 +144,26 @@ class RunSpec(Settings):
         return with_ranges(options) if isinstance(options, Mapping) else options
 
     @model_validator(mode="after")
-    def _known_solver(self) -> Self:
+    def _checked(self) -> Self:
         self.make_solver()
         check_start(self.start)
+        for name, ends in (("nfe", self.family), ("guidance", (self.guidance, self.guidance_to))):
+            if ends is not None and ends[1] is not None and not ends[0] < ends[1]:
+                raise SpecError(f"{name}: got {ends[0]:g}-{ends[1]:g}, expected a rising range")
         return self
 
     def make_solver(self) -> Solver:
         return read_solver(self.solver, self.order, self.variant)
 
     def make_preset(self, nfe: int) -> Preset:
-        preset = super().make_preset(nfe) if not self.gradient_free else self._gradient_free(nfe)
-        if self.learn is not None:
-            recipe = change_recipe(preset.recipe, {"learn": self.learn})
-            preset = Preset(recipe, preset.train, preset.valid, preset.teacher, preset.starts)
-        return preset
-
-    def _gradient_free(self, nfe: int) -> Preset:
-        plain = self.model_copy(update={"recipe": {}, "gradient_free": False, "learn": None})
-        preset = without_gradients(plain.make_preset(nfe))
-        recipe = change_recipe(preset.recipe, self.recipe)
-        return Preset(recipe, preset.train, preset.valid, preset.teacher, preset.starts)
+        preset = self._taught_preset(nfe)
+        if self.gradient_free:
+            preset = without_gradients(preset)
+        changes = self.recipe if self.learn is None else self.recipe | {"learn": self.learn}
+        return replace(preset, recipe=change_recipe(preset.recipe, changes))
 
     @property
     def guidances(self) -> tuple[float, ...]:
-        """The scale to learn for; of a range the middle, and both ends."""
         low, high = self.guidance, self.guidance_to
         return (low,) if high is None else ((low + high) / 2, low, high)
 
@@ -184,24 +181,12 @@ def options_of(flags: Mapping[str, Any], file: Path | None) -> dict[str, Any]:
     """Those of a TOML file, and flags that were given, which win; tables are joined."""
     options: dict[str, Any] = {}
     if file is not None:
-        try:
-            options = tomllib.loads(read_bytes(file).decode())
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise SpecError(f"{file}: got something that is not TOML ({error})") from None
+        options = read_toml(file)
     for key, value in flags.items():
         both = isinstance(value, dict) and isinstance(options.get(key), dict)
         if value is not None:
             options[key] = options[key] | value if both else value
     return options
-
-
-def spec_error(kind: type[BaseModel], error: ValidationError) -> SpecError:
-    """One line for what pydantic found."""
-    first = error.errors()[0]
-    option = str(first["loc"][0]) if first["loc"] else "spec"
-    if first["type"] == "extra_forbidden":
-        return unknown("option", option, kind.model_fields)
-    return SpecError(f"{option}: got {str(first['input'])[:200]!r}: {first['msg']}")
 
 
 def read_solver(text: str, order: int | None = None, variant: str | None = None) -> Solver:
@@ -285,13 +270,4 @@ def with_ranges(options: Mapping[str, Any]) -> dict[str, Any]:
     scale = span(options.get("guidance"))
     if scale:
         options["guidance"], options["guidance_to"] = scale
-    family = options.get("family")
-    pair = tuple(family) if isinstance(family, list | tuple) and len(family) == 2 else (None, None)
-    for name, low, high in (
-        ("nfe", *pair),
-        ("guidance", options.get("guidance", 1.0), options.get("guidance_to")),
-    ):
-        both = isinstance(low, int | float) and isinstance(high, int | float)
-        if both and not low < high:
-            raise SpecError(f"{name}: got {low:g}-{high:g}, expected a rising range")
     return options

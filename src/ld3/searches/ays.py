@@ -27,12 +27,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from ld3.density import linear
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
 from ld3.known_grids.handmade import HANDMADE
-from ld3.known_grids.published import between
-from ld3.models import bind, is_latent
-from ld3.problem import Problem, chunks, take
+from ld3.models import bind, is_latent, take
+from ld3.problem import Problem, chunks
 from ld3.searches.protocol import Found, Need, Report
 from ld3.searches.trajectories import fine_trajectory, some
 from ld3.solvers import make_solver
@@ -74,14 +74,14 @@ class AYS:
         lam = schedule.lam(HANDMADE[self.start](schedule, STAGES[0]).times)
         curve: list[float] = []
         for stage in STAGES:
-            lam = between(lam, torch.linspace(0, 1, stage + 1, dtype=torch.float64, device="cpu"))
+            lam = linear(lam, torch.linspace(0, 1, stage + 1, dtype=torch.float64, device="cpu"))
             grids = descent(bound, lam, self.rounds, self.gain)
             curve += [float(bound(grid[:-1], grid[1:]).sum()) for grid in grids]
             lam = grids[-1]
             if stage >= steps:
                 break
         u = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")[1:-1]
-        inner = schedule.time_at(between(lam, u))
+        inner = schedule.time_at(linear(lam, u))
         grid = TimeGrid.of(torch.cat([times[:1], inner, times[-1:]]))
         return Found(TunedSolver(problem.solver, grid), moments.evaluations, tuple(curve))
 

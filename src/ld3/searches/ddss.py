@@ -24,6 +24,7 @@ from torch import Tensor
 from ld3.distances import Distance, FeatureDistance
 from ld3.errors import ModelError
 from ld3.known_grids.handmade import HANDMADE
+from ld3.metrics.kernel import polynomial
 from ld3.parameters import GridParameters, SolverParameters
 from ld3.problem import Problem, Student
 from ld3.searches.protocol import Found, Need, Report
@@ -91,12 +92,8 @@ def features(distance: Distance, samples: Tensor) -> Tensor:
 
 def kernel_distance(f: Tensor, g: Tensor) -> Tensor:
     """KID of features (B, F) and (C, F): the squared distance of mean embeddings, unbiased."""
-    between = _kernel(f, g).mean()
-    return _within(_kernel(f, f)) + _within(_kernel(g, g)) - 2 * between
-
-
-def _kernel(f: Tensor, g: Tensor) -> Tensor:
-    return (f @ g.T / f.shape[1] + 1) ** 3
+    between = polynomial(f, g).mean()
+    return _within(polynomial(f, f)) + _within(polynomial(g, g)) - 2 * between
 
 
 def _within(k: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ld3.grids import TimeGrid
-from ld3.models import bind
-from ld3.problem import Problem, chunks, take
+from ld3.models import bind, take
+from ld3.problem import Problem, chunks
 from ld3.searches.protocol import Found, Need, Report
 from ld3.searches.trajectories import Fine, euler_jump, fine_trajectory, some
 from ld3.solvers import Denoise, make_solver

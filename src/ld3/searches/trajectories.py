@@ -12,8 +12,8 @@ from torch import Tensor
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid, knots
 from ld3.known_grids.handmade import HANDMADE
-from ld3.models import bind
-from ld3.problem import Problem, take
+from ld3.models import bind, take
+from ld3.problem import Problem
 from ld3.sampling import trajectory
 from ld3.solvers import Solver
 from ld3.spaces import space_of

@@ -35,7 +35,8 @@ def make_solver(name: str, order: int | None = None, variant: str | None = None)
     if order is not None and order not in kind.orders:
         raise SpecError(f"solver {name}: got order {order}, wanted one of {list(kind.orders)}")
     if variant is not None and variant not in kind.variants:
-        wanted = f"one of {list(kind.variants)}" if kind.variants else "none: it has no variants"
+        named = [known for known in kind.variants if known]  # "" is the method without a variant
+        wanted = f"one of {named}" if named else "none: it has no variants"
         raise SpecError(f"solver {name}: got variant {variant!r}, wanted {wanted}")
     solver = kind()
     return replace(

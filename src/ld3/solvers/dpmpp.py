@@ -9,7 +9,8 @@ With m_0 the newest, r_0 = h_{i-1}/h_i, r_1 = h_{i-2}/h_i and phi_k = phi_k(-h):
 
 Lu et al. 2022 (arXiv 2211.01095). Lower orders in the first and the last steps, so 3M is of order 2
 overall. (Its D2 is half a second derivative, so that phi_3 D2 is half of Taylor's term: the
-published method, kept.)
+published method, kept.) The variant `full` keeps its order to the end, as "DPM++ 2M" of k-diffusion
+does when the last noise level is not zero, and diffusers with lower_order_final=False.
 """
 
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ class DPMpp(Solver):
     name: ClassVar[str] = "dpmpp"
     summary: ClassVar[str] = "DPM-Solver++ multistep (1, 2M, 3M)"
     orders: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    variants: ClassVar[tuple[str, ...]] = ("", "full")
 
     order: int = 3
 
@@ -33,7 +35,9 @@ class DPMpp(Solver):
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
     ) -> tuple[Tensor, History]:
         m = (denoise(x, k.net[i]), *history)[: self.order]
-        weights = _weights(k, i, warm_up(self.order, i, k.steps))
+        rising = min(self.order, i + 1)
+        order = rising if self.variant == "full" else warm_up(self.order, i, k.steps)
+        weights = _weights(k, i, order)
         scale = k.alpha[i + 1] * k.h[i]
         coefficients = (k.sigma[i + 1] / k.sigma[i], *(scale * w for w in weights))
         return combine(coefficients, (x, *m[: len(weights)])), m[: self.order - 1]

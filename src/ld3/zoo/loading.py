@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -13,7 +12,7 @@ import torch
 from ld3 import zoo
 from ld3.distances import DISTANCES, Distance
 from ld3.distances.lpips import load_lpips
-from ld3.errors import ModelError, SpecError, unknown
+from ld3.errors import ModelError, SpecError, call_own, unknown
 from ld3.model_checks import (
     check_model,
     contents,
@@ -72,7 +71,7 @@ def load_model(
         return _load_pipeline(name, device, wanted, learn, options or PipelineOptions())
     if is_checkpoint(name):
         return _load_checkpoint(name, device, wanted, learn, options or PipelineOptions())
-    if Path(name).suffix in SUFFIXES:
+    if is_missing_file(name):
         raise ModelError(f"model: got {name}, which is no file, expected a checkpoint")
     if options is not None:
         raise SpecError(
@@ -83,28 +82,49 @@ def load_model(
         card = zoo.SHIPPED[name]
         model: Model = zoo.load(name, device, wanted or torch.float32)
         return Loaded(model, name, card.digest, identity_of(model, device), card.conditions)
+    return _load_function(name, device, wanted, learn)
+
+
+def _load_function(name: str, device: str, dtype: torch.dtype | None, learn: bool) -> Loaded:
+    """`package.module:function`, looked for in the current folder and among installed packages."""
     module, _, function = name.partition(":")
     if not function:
-        raise unknown(
-            "model", name, [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH", "FILE"]
-        )
+        hint = f" (a folder or hub id is {PIPELINE}{name})" if "/" in name else ""
+        known = [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH", "FILE"]
+        raise SpecError(f"{unknown('model', name, known)}{hint}")
     sys.path.insert(0, "")
     try:
-        make: Callable[..., Model] = getattr(import_module(module), function)
+        make = getattr(call_own(f"model {name}", import_module, module), function, None)
+        if not callable(make):
+            raise ModelError(
+                f"model {name}: got no function {function!r} in {module}, expected one"
+            )
         takes = inspect.signature(make).parameters
-        given = {"device": device, **({"dtype": wanted} if wanted else {})}
-        model = make(**{key: value for key, value in given.items() if key in takes})
-    except (ImportError, AttributeError) as error:
-        raise ModelError(f"model {name}: {error}") from None
+        given = {"device": device, **({"dtype": dtype} if dtype else {})}
+        own = {key: value for key, value in given.items() if key in takes}
+        model: Model = call_own(f"model {name}", make, **own)
     finally:
         sys.path.remove("")
     loaded = of_model(model, name, device, learn)
-    if wanted is not None and model.dtype != wanted:
+    if dtype is not None and model.dtype != dtype:
         raise SpecError(
             f"dtype: got {dtype}, but the model runs in {model.dtype}; let {function} take an "
             "argument dtype"
         )
     return loaded
+
+
+def is_missing_file(name: str) -> bool:
+    """Whether a name is that of a checkpoint which is not there."""
+    return Path(name).suffix.lower() in SUFFIXES and not is_checkpoint(name)
+
+
+def is_safe_to_open(name: str) -> bool:
+    """Whether loading a model runs no code but ours and fetches nothing: one that is shipped, a
+    file, or a folder here."""
+    folder = name.removeprefix(PIPELINE)
+    here = name.startswith(PIPELINE) and Path(folder).expanduser().is_dir()
+    return name in zoo.SHIPPED or is_checkpoint(name) or here
 
 
 def _load_checkpoint(
@@ -113,10 +133,8 @@ def _load_checkpoint(
     stamp = Path(name).expanduser().stat().st_mtime_ns
     whole = options.model_copy(update={"batch": PipelineOptions().batch})
     model, conditions = _opened_file(name, stamp, device, dtype, whole)
-    check_model(model, learn=learn, device=device)
-    digest = fingerprint(model, device) if model.digest is None else model.digest
     said = None if whole == PipelineOptions() else options
-    return Loaded(model, name, digest, identity_of(model, device), conditions, said)
+    return of_model(model, name, device, learn, conditions, said)
 
 
 @lru_cache(maxsize=1)
@@ -148,9 +166,7 @@ def _load_pipeline(
     model = replace(_opened(path, stamp, device, dtype, whole), latents=options.latents)
     if dtype not in (None, model.dtype):
         raise SpecError(f"dtype: got {dtype}, but the network was loaded in {model.dtype}")
-    check_model(model, learn=learn, device=device)
-    identity = identity_of(model, device)
-    return Loaded(model, name, model.digest, identity, model.parts.conditions, options)
+    return of_model(model, name, device, learn, model.parts.conditions, options)
 
 
 @lru_cache(maxsize=1)
@@ -162,12 +178,19 @@ def _opened(
     return of_pipeline(open_pipeline(path, dtype), options, device)
 
 
-def of_model(model: Model, name: str, device: str = "cpu", learn: bool = True) -> Loaded:
-    """A model of one's own, checked; `learn` asks for gradients, too."""
+def of_model(
+    model: Model,
+    name: str,
+    device: str = "cpu",
+    learn: bool = True,
+    conditions: str = "",
+    options: PipelineOptions | None = None,
+) -> Loaded:
+    """A model that is at hand, checked; `learn` asks for gradients, too."""
     check_device(device)
     check_model(model, learn=learn, device=device)
     digest = fingerprint(model, device) if model.digest is None else model.digest
-    return Loaded(model, name, digest, identity_of(model, device))
+    return Loaded(model, name, digest, identity_of(model, device), conditions, options)
 
 
 def check_device(device: str) -> None:

@@ -21,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ld3.zoo.networks import frequencies, stages, waves
+
 SILU = 0.596
 """Root mean square of silu(x) for x ~ N(0, 1)."""
 
@@ -77,12 +79,10 @@ class Waves(nn.Module):
 
     def __init__(self, count: int = 16, f_min: float = 0.05, f_max: float = 2.0) -> None:
         super().__init__()
-        steps = torch.linspace(math.log(f_min), math.log(f_max), count, dtype=torch.float64)
-        self.register_buffer("frequency", steps.exp().float(), persistent=False)
+        self.register_buffer("frequency", frequencies(count, f_min, f_max), persistent=False)
 
     def forward(self, u: Tensor) -> Tensor:
-        angle = 2 * math.pi * u[:, None] * self.frequency.to(u.dtype)  # (B,K)
-        return math.sqrt(2) * torch.cat([angle.cos(), angle.sin()], dim=1)  # (B,2K)
+        return math.sqrt(2) * waves(u, self.frequency)  # (B,2K)
 
 
 class Block(nn.Module):
@@ -131,16 +131,8 @@ def _unit_last(x: Tensor, eps: float = 1e-4) -> Tensor:
 class MagnitudeUNet(nn.Module):
     """F(x, u, label) with layers that keep magnitudes.
 
-    Args:
-        channels: Channels of input and output.
-        patch: Side of the squares of pixels folded into channels on entry (1 for none).
-        widths: Channels of each level; each level after the first halves the picture's side.
-        blocks: Residual blocks of each level, on the way down and again on the way up.
-        middle: Residual blocks at the bottom.
-        heads: Heads of the attention in the blocks of the last level.
-        classes: Number of classes; label ``classes`` means "no label".
-        embedding: Size of the vector that carries time and class.
-        f_max: Highest frequency of the time features.
+    The arguments are those of :class:`ld3.zoo.networks.UNet`, with the number of ``blocks`` of each
+    level, and ``heads`` of the attention in the last block of each stage at the bottom.
     """
 
     def __init__(
@@ -197,7 +189,7 @@ class MagnitudeUNet(nn.Module):
         folded = F.pixel_unshuffle(x, self.patch)  # (B,C p^2,H/p,W/p)
         h = self.entry(torch.cat([folded, torch.ones_like(folded[:, :1])], dim=1))
         kept: list[list[Tensor]] = []
-        for level, stage in enumerate(_stages(self.down)):
+        for level, stage in enumerate(stages(self.down)):
             if level:
                 h = self.shrink[level - 1](F.avg_pool2d(h, 2))
             kept.append([])
@@ -206,17 +198,13 @@ class MagnitudeUNet(nn.Module):
                 kept[-1].append(h)
         for block in self.middle:
             h = block(h, e, dropout)
-        merges, ups = _stages(self.merge), _stages(self.up)
+        merges, ups = stages(self.merge), stages(self.up)
         for level in reversed(range(len(kept))):
             if level < len(kept) - 1:
                 h = F.interpolate(self.grow[level](h), scale_factor=2.0, mode="nearest")
             for merge, block in zip(merges[level], ups[level], strict=True):
                 h = block(merge(mp_cat(h, kept[level].pop())), e, dropout)
         return F.pixel_shuffle(self.exit(h, self.gain), self.patch)  # (B,C,H,W)
-
-
-def _stages(levels: nn.ModuleList) -> list[list[nn.Module]]:
-    return [list(level.children()) for level in levels]
 
 
 @torch.no_grad()

@@ -34,17 +34,26 @@ class SlowTime(nn.Module):
 
     def __init__(self, dim: int, count: int = 8, f_min: float = 0.05, f_max: float = 2.0) -> None:
         super().__init__()
-        steps = torch.linspace(math.log(f_min), math.log(f_max), count, dtype=torch.float64)
-        self.register_buffer("frequency", steps.exp().float(), persistent=False)
+        self.register_buffer("frequency", frequencies(count, f_min, f_max), persistent=False)
         self.first = nn.Linear(2 * count, dim)
         self.second = nn.Linear(dim, dim)
 
     def forward(self, u: Tensor) -> Tensor:
         u = u.to(self.first.weight.dtype)  # (B,)
-        angle = 2 * math.pi * u[:, None] * self.frequency.to(u.dtype)  # (B,K)
-        waves = torch.cat([angle.cos(), angle.sin()], dim=1)  # (B,2K)
-        out: Tensor = self.second(F.silu(self.first(waves)))  # (B,E)
+        out: Tensor = self.second(F.silu(self.first(waves(u, self.frequency))))  # (B,E)
         return out
+
+
+def frequencies(count: int, f_min: float, f_max: float) -> Tensor:
+    """(K,) in geometric steps."""
+    steps = torch.linspace(math.log(f_min), math.log(f_max), count, dtype=torch.float64)
+    return steps.exp().float()
+
+
+def waves(u: Tensor, frequency: Tensor) -> Tensor:
+    """cos 2 pi f u and sin 2 pi f u: u (B,), f (K,) -> (B,2K)."""
+    angle = 2 * math.pi * u[:, None] * frequency.to(u.dtype)
+    return torch.cat([angle.cos(), angle.sin()], dim=1)
 
 
 def _zero(layer: nn.Conv2d) -> None:
@@ -151,7 +160,7 @@ class UNet(nn.Module):
         e = F.silu(self.time(c_noise) + self.label(label))  # (B,E)
         h = self.entry(F.pixel_unshuffle(x, self.patch))  # (B,W0,H/p,W/p)
         kept: list[list[Tensor]] = []
-        for level, stage in enumerate(_stages(self.down)):
+        for level, stage in enumerate(stages(self.down)):
             if level:
                 h = self.shrink[level - 1](h)
             kept.append([])
@@ -162,7 +171,7 @@ class UNet(nn.Module):
         for block in self.middle:
             h = block(h, e)
         h = self.attention[1](h)
-        merges, ups = _stages(self.merge), _stages(self.up)
+        merges, ups = stages(self.merge), stages(self.up)
         for level in reversed(range(len(kept))):
             if level < len(kept) - 1:
                 h = F.interpolate(h, size=kept[level][-1].shape[-2:], mode="nearest")
@@ -173,7 +182,7 @@ class UNet(nn.Module):
         return F.pixel_shuffle(h, self.patch)  # (B,C,H,W)
 
 
-def _stages(levels: nn.ModuleList) -> list[list[nn.Module]]:
+def stages(levels: nn.ModuleList) -> list[list[nn.Module]]:
     return [list(level.children()) for level in levels]
 
 

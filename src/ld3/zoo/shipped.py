@@ -177,9 +177,9 @@ def checksum(name: str) -> str:
 @cache
 def _manifest() -> dict[str, dict[str, Any]]:
     try:
-        files: dict[str, dict[str, Any]] = json.loads((WEIGHTS / "manifest.json").read_text())[
-            "files"
-        ]
+        files: dict[str, dict[str, Any]] = json.loads(
+            (WEIGHTS / "manifest.json").read_text("utf-8")
+        )["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"weights: got {type(error).__name__} from manifest.json, wanted the list of shipped "

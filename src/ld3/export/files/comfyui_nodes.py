@@ -2,34 +2,55 @@
 
     LD3 Sigmas          SIGMAS, for SamplerCustom
     LD3 Sampler         SAMPLER: the plan's own solver with its learned coefficients
-    LD3 Network Times   MODEL: fractions of network times are kept, which discrete models else round
+    LD3 Network Times   MODEL: for other samplers, the plan's network times
 
 With LD3 Sampler a plan runs as it was learned. Another sampler gets the plan's noise levels and,
 through LD3 Network Times, its network times. The numbers are in plans.json.
 """
 
-import copy
 import json
 from pathlib import Path
 
 import torch
 
+from ld3.export.files.comfyui_model import (
+    HISTORY,
+    HISTORY_TIP,
+    SAMPLERS,
+    SAMPLERS_TIP,
+    make_sampler,
+    with_times,
+)
+from ld3.export.files.ld3_plans import plan_of, sigmas_of, steps_known
+
 PACK = json.loads((Path(__file__).parent / "plans.json").read_text(encoding="utf-8"))
 PLANS = PACK["plans"]
 CATEGORY = "sampling/custom_sampling/LD3"
-STEPS = ("INT", {"default": PACK["default_steps"], "min": 1, "max": 1000})
+LEARNED = ", ".join(map(str, steps_known(PLANS)))
+STEPS = (
+    "INT",
+    {
+        "default": steps_known(PLANS)[-1],
+        "min": 1,
+        "max": 1000,
+        "tooltip": f"Learned: {LEARNED}. Other numbers are guessed from these.",
+    },
+)
 
 
 class Sigmas:
     """The noise levels for a number of steps; `denoise` below 1 keeps the last part of them."""
 
     CATEGORY = CATEGORY
+    DESCRIPTION = f"The noise levels of {PACK['name']}, learned for {LEARNED} steps."
     RETURN_TYPES = ("SIGMAS",)
+    OUTPUT_TOOLTIPS = ("One more than steps. The last is not zero.",)
     FUNCTION = "make"
 
     @classmethod
     def INPUT_TYPES(cls):
-        denoise = {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01}
+        tip = "Below 1 for image to image: the last part of the steps."
+        denoise = {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": tip}
         return {"required": {"steps": STEPS, "denoise": ("FLOAT", denoise)}}
 
     def make(self, steps, denoise):
@@ -38,36 +59,34 @@ class Sigmas:
 
 
 class Sampler:
-    """The plan's solver. It wants the sigmas of LD3 Sigmas, for a number of steps it has."""
+    """The plan's solver. It wants the sigmas of LD3 Sigmas, or a part of them."""
 
     CATEGORY = CATEGORY
+    DESCRIPTION = f"The solver of {PACK['name']} with its learned numbers, for LD3 Sigmas."
     RETURN_TYPES = ("SAMPLER",)
+    OUTPUT_TOOLTIPS = ("For SamplerCustom and SamplerCustomAdvanced.",)
     FUNCTION = "make"
 
     @classmethod
     def INPUT_TYPES(cls):
-        return {"required": {}}
+        return {"required": {}, "optional": {"history": (HISTORY, {"tooltip": HISTORY_TIP})}}
 
-    def make(self):
-        import comfy.samplers
-
-        def sample(model, x, sigmas, extra_args=None, callback=None, disable=None):
-            return sample_ld3(PLANS, model, x, sigmas, extra_args, callback, disable)
-
-        return (comfy.samplers.KSAMPLER(sample),)
+    def make(self, history=HISTORY[0]):
+        return (make_sampler(PLANS, history),)
 
 
 class NetworkTimes:
-    """What the network is told. `sampler`: "LD3 Sampler" asks at the right levels itself and needs
-    only the fractions; for others the levels are exchanged here."""
+    """What the network is told; a model that the plan is not for is refused."""
 
     CATEGORY = CATEGORY
+    DESCRIPTION = f"The network times of {PACK['name']}; refuses a model it was not learned for."
     RETURN_TYPES = ("MODEL",)
+    OUTPUT_TOOLTIPS = ("The model with the plan's network times.",)
     FUNCTION = "patch"
 
     @classmethod
     def INPUT_TYPES(cls):
-        samplers = (["LD3 Sampler", "other"],)
+        samplers = (SAMPLERS, {"tooltip": SAMPLERS_TIP})
         return {"required": {"model": ("MODEL",), "steps": STEPS, "sampler": samplers}}
 
     def patch(self, model, steps, sampler):
@@ -77,44 +96,7 @@ class NetworkTimes:
                 f"LD3: got {steps} steps, wanted one of {steps_known(PLANS)}, which have network "
                 "times"
             )
-        original = model.get_model_object("model_sampling")
-        patched = copy.copy(original)
-        patched.__class__ = type(
-            "LD3Sampling", (_Fractions if sampler == "LD3 Sampler" else _Told, type(original)), {}
-        )
-        patched.ld3_plan = plan
-        clone = model.clone()
-        clone.add_object_patch("model_sampling", patched)
-        return (clone,)
-
-
-class _Fractions:
-    """Times between the trained steps, for models that keep a table of noise levels."""
-
-    def timestep(self, sigma):
-        table = getattr(self, "log_sigmas", None)
-        if table is None:
-            return super().timestep(sigma)
-        # between two trained steps log(alpha) = -log(1 + sigma^2)/2 is linear in the step
-        table = torch.log1p(torch.exp(2 * table.to(sigma.device, torch.float64)))
-        at = torch.log1p(sigma.double() ** 2)
-        right = torch.searchsorted(table, at).clamp(1, len(table) - 1)
-        share = (at - table[right - 1]) / (table[right] - table[right - 1])
-        return (right - 1 + share.clamp(0, 1)).view(sigma.shape).float()
-
-
-class _Told(_Fractions):
-    """The network is told the plan's level, and its answer is read at that level."""
-
-    def timestep(self, sigma):
-        return super().timestep(told_level(self.ld3_plan, sigma))
-
-    def calculate_denoised(self, sigma, model_output, model_input):
-        level = sigma.view(sigma.shape[:1] + (1,) * (model_input.ndim - 1))
-        told = told_level(self.ld3_plan, level)
-        scaled = model_input * told_scale(self.ld3_plan, level, told)
-        x0 = super().calculate_denoised(told.view(sigma.shape), model_output, scaled)
-        return answer_for(self.ld3_plan, model_input, level, scaled, told, x0)
+        return (with_times(model, plan or PLANS[0], sampler),)
 
 
 NODES = {"Sigmas": Sigmas, "Sampler": Sampler, "NetworkTimes": NetworkTimes}

@@ -1,5 +1,11 @@
 """k-diffusion: the sigmas, the solver, and a denoiser with the plan's network times."""
 
+import torch
+
+from ld3.export.files.ld3_model import answer_for, check_model, told_level, told_scale
+from ld3.export.files.ld3_plans import plan_of, sigmas_of, steps_known
+from ld3.export.files.ld3_sampler import sample_ld3
+
 PLANS = []  # filled in by ld3 export
 
 
@@ -8,9 +14,13 @@ def sigmas(steps, denoise=1.0):
     return sigmas_of(PLANS, steps, denoise)
 
 
-def sample(model, x, sigmas, extra_args=None, callback=None, disable=None):
-    """The plan's own solver, called like `k_diffusion.sampling.sample_euler`."""
-    return sample_ld3(PLANS, model, x, sigmas, extra_args, callback, disable)
+def sample(model, x, sigmas, extra_args=None, callback=None, disable=None, memory=None):
+    """The plan's own solver, called like `k_diffusion.sampling.sample_euler`.
+
+    Sigmas may be split, sigmas[:3] and sigmas[2:], for two models; one dict as `memory` in both
+    calls hands the first one's answers over.
+    """
+    return sample_ld3(PLANS, model, x, sigmas, extra_args, callback, disable, memory=memory)
 
 
 class NetworkTimes(torch.nn.Module):
@@ -25,6 +35,7 @@ class NetworkTimes(torch.nn.Module):
         self.plan = plan_of(PLANS, steps)
         if self.plan is None:
             raise ValueError(f"LD3: got {steps} steps, wanted one of {steps_known(PLANS)}")
+        check_model(self.plan, inner)
 
     def forward(self, x, sigma, **extra_args):
         level = sigma.view(sigma.shape[:1] + (1,) * (x.ndim - 1))

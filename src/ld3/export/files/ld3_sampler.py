@@ -1,143 +1,125 @@
-"""Runs learned plans in tools that speak k-diffusion: a denoiser (x, sigma) -> x0 and sigmas.
-
-Needs torch alone and runs on Python 3.10. A plan is a dict of numbers:
-
-    sigmas       (N+1) noise levels of the solver, falling
-    told         (M)   noise levels at which the network is asked, in order
-    alphas       (N+1) and told_alphas (M): what these levels multiply x by to get the state X
-    on_state     (M)   and on_x0 (M): a_n = on_state[n] X_n + on_x0[n] x0_n
-    ratios       (M)   and weights: X_{n+1} = ratios[n] X_n + sum_{j <= n} weights[n][j] a_j
-    per_step     network evaluations a step, M = per_step N
-    start, end   factors between the tool's x and X, at the first level and for the sample
-    others       guesses of the sigmas for half to twice as many steps
-"""
-
-import math
+"""Runs learned plans in tools that speak k-diffusion: a denoiser (x, sigma) -> x0 and sigmas."""
 
 import torch
 
-
-def steps_known(plans):
-    """The numbers of steps that were learned."""
-    return sorted({len(plan["sigmas"]) - 1 for plan in plans})
+from ld3.export.files.ld3_model import check_model, keeping_fractions, told_level
+from ld3.export.files.ld3_plans import NEAR, find_part, nearest_part
 
 
-def plan_of(plans, steps):
-    """The plan with this number of steps, or None."""
-    for plan in plans:
-        if len(plan["sigmas"]) - 1 == steps:
-            return plan
-    return None
+def by_sigma(plan):
+    """What tools multiply unit noise by before the first step: here the first level."""
+    return plan["sigmas"][0]
 
 
-def sigmas_of(plans, steps, denoise=1.0):
-    """The noise levels for this number of steps; a part of them for image to image.
-
-    For steps that were not learned these are the guesses of the nearest plan; beyond half or twice
-    as many, interpolated evenly in log(sigma) or, on flows, in log(sigma / (1 - sigma)).
-    """
-    plan = plan_of(plans, steps)
-    if plan is None:
-        nearest = min(plans, key=lambda p: abs(len(p["sigmas"]) - 1 - steps))
-        guess = min(nearest["others"], key=lambda sigmas: abs(len(sigmas) - 1 - steps))
-        levels = _interpolated(guess, steps, nearest["kind"] == "flow")
-        print(
-            f"LD3: {steps} steps were not learned (learned: {steps_known(plans)}); the sigmas are "
-            f"guessed from those of {len(nearest['sigmas']) - 1}"
-        )
-    else:
-        levels = plan["sigmas"]
-    kept = min(max(round(steps * denoise), 0), steps)
-    return torch.tensor(levels[steps - kept :], dtype=torch.float32)
-
-
-def _interpolated(levels, steps, flow):
-    def there(s):
-        return math.log(s / (1 - s)) if flow else math.log(s)
-
-    def back(u):
-        return 1 / (1 + math.exp(-u)) if flow else math.exp(u)
-
-    found = [levels[0]]
-    for i in range(1, steps):
-        at = i * (len(levels) - 1) / steps
-        left = min(int(at), len(levels) - 2)
-        low, high = there(levels[left]), there(levels[left + 1])
-        found.append(back(low + (at - left) * (high - low)))
-    return [*found, levels[-1]]
-
-
-def find_run(plans, sigmas):
-    """The plan that ends with these sigmas, and the step at which they begin."""
-    wanted = [float(s) for s in sigmas]
-    for plan in plans:
-        own = plan["sigmas"]
-        first = len(own) - len(wanted)
-        if 0 <= first < len(own) - 1 and all(
-            abs(a - b) <= 1e-4 * a for a, b in zip(own[first:], wanted, strict=True)
-        ):
-            return plan, first
-    shown = ", ".join(f"{s:.6g}" for s in wanted[:12])
-    raise ValueError(
-        f"LD3: got sigmas [{shown}], wanted those of a plan with {steps_known(plans)} steps: a "
-        "plan's solver works on its own sigmas alone; take them from the same export"
-    )
+def as_it_is(plan):
+    """What tools divide the sample by afterwards."""
+    return 1.0
 
 
 @torch.no_grad()
-def sample_ld3(plans, model, x, sigmas, extra_args=None, callback=None, disable=None):
-    """The sampler: `model(x, sigma, **extra_args)` gives x0; returns the sample."""
-    plan, first = find_run(plans, sigmas)
+def sample_ld3(
+    plans,
+    model,
+    x,
+    sigmas,
+    extra_args=None,
+    callback=None,
+    disable=None,
+    begun=by_sigma,
+    ended=as_it_is,
+    memory=None,
+    foreign=False,
+):
+    """The sampler: `model(x, sigma, **extra_args)` gives x0; returns the sample.
+
+    `sigmas` are those of a plan or a part of them. A part that ends early returns x at its last
+    level. `memory`, a dict, then keeps the answers, and the part that goes on from there, with this
+    or with another model, continues with them; without it the later part starts anew, its first
+    answer standing for all that came before.
+    """
+    if len(sigmas) < 2:
+        return x
+    part = find_part(plans, sigmas)
+    plan, first, last = nearest_part(plans, sigmas, foreign) if part is None else part
+    check_model(plan, model)
     extra_args = extra_args or {}
-    begin = first * plan["per_step"]
-    state = x * (plan["alphas"][first] * (plan["start"] if first == 0 else 1.0))
-    ones = x.new_ones([x.shape[0]])
-    answers = []
-    for n in range(begin, len(plan["told"])):
-        shown = state / plan["told_alphas"][n]
-        denoised = model(shown, plan["told"][n] * ones, **extra_args)
-        answers.append(plan["on_state"][n] * state + plan["on_x0"][n] * denoised)
+    each, ones = plan["per_step"], x.new_ones([x.shape[0]])
+    level = float(sigmas[0])
+
+    def ask(state, alpha, told, step):  # x0 at a state, as the tool shows it
+        shown = state / alpha
+        x0 = model(shown, told * ones, **extra_args)
         if callback is not None:
-            i = (n - begin) // plan["per_step"]
-            level = sigmas[i]
-            callback({"x": shown, "i": i, "sigma": level, "sigma_hat": level, "denoised": denoised})
-        row = plan["weights"][n]
-        weights = [sum(row[: begin + 1]), *row[begin + 1 :]]
-        state = plan["ratios"][n] * state
-        for weight, answer in zip(weights, answers, strict=True):
-            state = state + weight * answer
-    return state * plan["end"]
-
-
-def told_level(plan, sigma):
-    """The level the network is told in place of sigma (a tensor): the plan's at its own sigmas,
-    between them interpolated in the logarithm. For other samplers than `sample_ld3`."""
-    own = torch.tensor(plan["sigmas"][:-1], dtype=torch.float64, device=sigma.device)
-    told = torch.tensor(plan["told_steps"], dtype=torch.float64, device=sigma.device)
-    shift = torch.log(told / own).flip(0)  # by rising sigma
-    own = own.log().flip(0)
-    at = sigma.double().clamp(min=1e-12).log()
-    if len(own) == 1:
-        return (sigma.double() * shift[0].exp()).to(sigma.dtype)
-    right = torch.searchsorted(own, at).clamp(1, len(own) - 1)
-    share = ((at - own[right - 1]) / (own[right] - own[right - 1])).clamp(0, 1)
-    moved = at + torch.lerp(shift[right - 1], shift[right], share)
-    return moved.exp().to(sigma.dtype)
-
-
-def told_scale(plan, sigma, told):
-    """By what x at level sigma is multiplied so that the network, told another, sees the same."""
-    if plan["kind"] != "vp":
-        return torch.ones_like(sigma)
-    return torch.sqrt((told**2 + 1) / (sigma**2 + 1))
-
-
-def answer_for(plan, x, sigma, scaled, told, x0):
-    """What a sampler at level sigma is answered: x0, or for methods that work on the noise the x0
-    that has the noise which the network saw."""
-    if plan["form"] == "x0":
+            now = sigmas[min(step, len(sigmas) - 1)]
+            callback({"x": shown, "i": step, "sigma": now, "sigma_hat": now, "denoised": x0})
         return x0
-    if plan["kind"] == "flow":
-        noise = (scaled - (1 - told) * x0) / told
-        return (x - sigma * noise) / (1 - sigma)
-    return x - sigma * (scaled - x0) / told
+
+    begin, answers = first * each, []
+    base = begin  # answers[0] stands for the answers 0 .. base
+    with keeping_fractions(model):
+        if abs(level - plan["sigmas"][first]) > NEAR * level:  # between two levels of the plan
+            state, answer = _first_order(plan, first, level, x, ask)
+            answers, base, begin = [answer], begin + each - 1, begin + each
+        else:
+            start = plan["prior"] / (plan["alphas"][0] * begun(plan)) if first == 0 else 1.0
+            state = x * (plan["alphas"][first] * start)
+            if first > 0 and _continues(memory, plan, first, x):
+                answers = [answer.to(x) for answer in memory["answers"]]
+                base = memory["base"]
+        for n in range(begin, last * each):
+            x0 = ask(state, plan["told_alphas"][n], plan["told"][n], n // each - first)
+            answers.append(plan["on_state"][n] * state + plan["on_x0"][n] * x0)
+            row = plan["weights"][n]
+            weights = [sum(row[: base + 1]), *row[base + 1 :]]
+            state = plan["ratios"][n] * state
+            for weight, answer in zip(weights, answers, strict=True):
+                state = state + weight * answer
+    if last == len(plan["sigmas"]) - 1:
+        return _keep(model, extra_args, state, ended(plan))
+    x = state / plan["alphas"][last]
+    if memory is not None:
+        kept = [answer.cpu() for answer in answers]
+        memory.update(plan=plan, step=last, x=x.cpu(), answers=kept, base=base)
+    return x
+
+
+def _first_order(plan, step, level, x, ask):
+    """From a level near the beginning of a step to the end of that step, at first order."""
+    told = float(told_level(plan, torch.tensor([level], dtype=torch.float64)))
+    flow = plan["kind"] == "flow"
+
+    def alpha(sigma):  # of the state X in x0; its noise is alpha sigma, on flows sigma
+        return 1 - sigma if flow else (1 + sigma**2) ** -0.5 if plan["kind"] == "vp" else 1.0
+
+    def noise(sigma):
+        return sigma if flow else alpha(sigma) * sigma
+
+    after = plan["sigmas"][step + 1]
+    state = x if flow else x * alpha(level)
+    x0 = ask(state, 1.0 if flow else alpha(told), told, 0)
+    eps = (state - alpha(told) * x0) / noise(told)
+    if plan["answers"] == "x0":
+        ratio = noise(after) / noise(level)
+        return ratio * state + (alpha(after) - ratio * alpha(level)) * x0, x0
+    if plan["answers"] == "eps":
+        ratio = alpha(after) / alpha(level)
+        return ratio * state + (noise(after) - ratio * noise(level)) * eps, eps
+    return state + (after - level) * (eps - x0), eps - x0
+
+
+def _continues(memory, plan, first, x):
+    """Whether x is where the part before ended."""
+    if not memory or memory["plan"] is not plan or memory["step"] != first:
+        return False
+    before = memory["x"].to(x)
+    return before.shape == x.shape and bool((before - x).norm() <= 1e-3 * x.norm())
+
+
+def _keep(model, extra_args, state, factor):
+    """The sample; what a mask of ComfyUI keeps is the given latent, without the noise of the last
+    level."""
+    sample = state * factor
+    mask, latent = extra_args.get("denoise_mask"), getattr(model, "latent_image", None)
+    if mask is None or latent is None:
+        return sample
+    return torch.where(mask.to(sample) == 0, latent.to(sample) * factor, sample)

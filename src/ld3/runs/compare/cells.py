@@ -12,12 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from ld3.errors import Ld3Error, StoreError
-from ld3.grids import TimeGrid
-from ld3.plan import rows_of, tensor_of
-from ld3.problem import Problem
+from ld3.plan import tuned_from_json, tuned_to_json
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.compare.spec import CompareSpec, needs_of
 from ld3.runs.run import Run, learn_run, read_start, solver_key
@@ -27,7 +23,6 @@ from ld3.runs.spec import solver_title, steps_of
 from ld3.searches.registry import find
 from ld3.solvers import Solver
 from ld3.table import Table, TunedSolver
-from ld3.teacher import Pairs
 
 Inside = Callable[[int, int], None]
 
@@ -144,19 +139,17 @@ def _searched(session: Session, spec: CompareSpec, cell: Cell, inside: Inside) -
         key |= {"seed": cell.seed, "pairs": [spec.pairs, spec.valid]}
 
     def make() -> dict[str, Any]:
-        problem = _problem(session, spec, cell, steps)
+        problem = session.problem(cell.solver, steps, spec.pairs, spec.valid, cell.seed)
         begin = time.perf_counter()
         try:
             found = find(cell.method, problem, cell.seed or 0, inside)
-            grid = found.tuned.grid.checked(session.model.schedule, steps)
+            found.tuned.grid.checked(session.model.schedule, steps)
         except StoreError:
             raise
         except Ld3Error as error:
             return {"failed": str(error)}
         return {
-            "times": grid.times.tolist(),
-            "net_times": grid.net_times.tolist(),
-            "corrections": rows_of(found.tuned.corrections),
+            **tuned_to_json(found.tuned),
             "evaluations": int(found.evaluations),
             "seconds": time.perf_counter() - begin,
             "curve": [float(value) for value in found.curve if math.isfinite(value)],
@@ -165,21 +158,6 @@ def _searched(session: Session, spec: CompareSpec, cell: Cell, inside: Inside) -
     content = session.cache.json("found", key, make)
     if "failed" in content:
         return CellResult(None, failed=str(content["failed"]))
-    grid = TimeGrid.of(content["times"], content["net_times"])
-    rows = content["corrections"]
-    tuned = TunedSolver(cell.solver, grid, None if rows is None else tensor_of(rows))
+    tuned = tuned_from_json(content, cell.solver)
     curve = tuple(float(value) for value in content["curve"])
     return CellResult(tuned, content["evaluations"], content["seconds"], curve)
-
-
-def _problem(session: Session, spec: CompareSpec, cell: Cell, steps: int) -> Problem:
-    """Methods that look at no pairs get none."""
-    empty = torch.empty(0, *session.model.shape, device=session.device)
-    train = valid = Pairs((), empty, None, empty)
-    if cell.seed is not None:
-        train = session.training(spec.pairs, cell.seed)
-        valid = session.validation(spec.valid, cell.seed)
-    return Problem(
-        session.model, cell.solver, steps, session.distance, train, valid, session.guidance,
-        batch=session.batch,
-    )  # fmt: skip

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ld3.comparison import Block, Pictures, Sheet
-from ld3.images import is_image, png
+from ld3.images import is_image, png, rescaled, shown_range
 from ld3.runs.compare.cells import Scored, table_of
 from ld3.runs.session import Session
 from ld3.seeds import seeds_for
@@ -37,7 +37,7 @@ def images_of(
         return None
     asked = {number for _, _, sheet in kept for number in _numbers(sheet)}
     count = len(asked) + sum(2 * len(_numbers(sheet)) for _, _, sheet in kept)
-    shrink = _shrink(target.shape[1:], count)
+    shrink = _shrink(target.shape[1:], count, shown_range(target))
     height, width = shrink(target[:1]).shape[2:]
     sheets = []
     for done, (_, results, sheet) in enumerate(kept):
@@ -104,14 +104,15 @@ def _encoded(images: Tensor, numbers: Sequence[int]) -> dict[str, str]:
     }
 
 
-def _shrink(shape: torch.Size, count: int) -> Callable[[Tensor], Tensor]:
-    """Makes pictures small enough for `count` of them to fit on a page."""
+def _shrink(shape: torch.Size, count: int, span: tuple[float, float]) -> Callable[[Tensor], Tensor]:
+    """Makes images small enough for `count` of them to fit on a page, their values in [-1, 1]."""
     channels, height, width = shape
     side = max(16, isqrt(BYTES // (count * channels)))
     factor = min(1.0, side / max(height, width))
     size = (max(1, round(height * factor)), max(1, round(width * factor)))
 
     def shrink(images: Tensor) -> Tensor:
-        return images if factor == 1 else interpolate(images.float(), size, mode="area")
+        scaled = rescaled(images, span)
+        return scaled if factor == 1 else interpolate(scaled.float(), size, mode="area")
 
     return shrink

@@ -5,11 +5,9 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -47,8 +45,15 @@ def run_compare(
         if spec.jobs > 1 and model is None:
             items: list[Item] = [(spec, since, cell) for cell in cells]
             work_ahead(_work, items, lambda item: f"cells: {item[2].name}", spec.jobs, report)
-        run = _runner(session, spec, sets, report)
-        results = [run(cell, number, len(cells)) for number, cell in enumerate(cells)]
+        results = []
+        for number, cell in enumerate(cells):
+            report(f"cells: {cell.name}", number, len(cells))
+
+            def inside(done: int, of: int, cell: Cell = cell, number: int = number) -> None:
+                share = 100 * done // max(of, 1)
+                report(f"cells: {cell.name}, {share} %", number, len(cells))
+
+            results.append(score_cell(session, spec, cell, sets, inside))
         report(f"cells: all {len(cells)} done", len(cells), len(cells))
         return _comparison(session, spec, results, report)
     except KeyboardInterrupt:
@@ -99,20 +104,6 @@ def _opened(options: str, since: float) -> tuple[Session, SetMetrics | None]:
     spec = CompareSpec(**json.loads(options))
     session = compare_session(spec, since=since)
     return session, SetMetrics.of(session, spec.judged, spec.features) if spec.full else None
-
-
-def _runner(
-    session: Session, spec: CompareSpec, sets: SetMetrics | None, report: Report
-) -> Callable[[Cell, int, int], Scored]:
-    def run(cell: Cell, number: int, total: int) -> Scored:
-        report(f"cells: {cell.name}", number, total)
-
-        def inside(done: int, of: int) -> None:
-            report(f"cells: {cell.name}, {100 * done // max(of, 1)} %", number, total)
-
-        return score_cell(session, spec, cell, sets, inside)
-
-    return run
 
 
 def _comparison(
@@ -181,19 +172,23 @@ SAID = (*LISTS, "model", "seeds", "pairs", "valid", "held_out")  # even if they 
 def command_of(spec: CompareSpec) -> str:
     """The command that makes the same comparison again."""
     plain = CompareSpec()
+    given: list[tuple[str, object]] = [
+        (name, getattr(spec, name))
+        for name in CompareSpec.model_fields
+        if name not in ("out", "jobs", "recipe", "pipeline")
+        and (name in SAID or getattr(spec, name) != getattr(plain, name))
+    ]
+    given += [("recipe", f"{name}={_toml(value)}") for name, value in spec.recipe.items()]
+    options = {} if spec.pipeline is None else spec.pipeline.said()
+    given += [("prompt", prompt) for prompt in options.pop("prompts", ())]
+    height, width = options.pop("height", None), options.pop("width", None)
+    if height is not None:
+        given.append(("resolution", f"{height}x{width or height}"))
+    given += [("label" if name == "classes" else name, value) for name, value in options.items()]
     words = ["ld3 compare"]
-    for name in CompareSpec.model_fields:
-        value = getattr(spec, name)
-        if name in ("out", "jobs") or (value == getattr(plain, name) and name not in SAID):
-            continue
-        if name == "recipe":
-            words += [f"--recipe {shlex.quote(f'{k}={_toml(v)}')}" for k, v in value.items()]
-            continue
-        if name == "pipeline":
-            words += _pipeline_words(value.said())
-            continue
+    for name, value in given:
+        text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         flag = f"--{name.replace('_', '-')}"
-        text = ",".join(map(str, value)) if name in LISTS else str(value)
         words.append(flag if value is True else f"{flag} {shlex.quote(text)}")
     return " ".join(words)
 
@@ -201,17 +196,3 @@ def command_of(spec: CompareSpec) -> str:
 def _toml(value: object) -> str:
     """A setting as TOML holds it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _pipeline_words(options: dict[str, Any]) -> list[str]:
-    """The options of a pipeline as they are given to a command."""
-    words = [f"--prompt {shlex.quote(prompt)}" for prompt in options.pop("prompts", ())]
-    labels = ",".join(map(str, options.pop("classes", ())))
-    words += [f"--label {labels}"] * bool(labels)
-    height, width = options.pop("height", None), options.pop("width", None)
-    if height is not None:
-        words.append(f"--resolution {height}x{width or height}")
-    for name, value in options.items():
-        flag = f"--{name.replace('_', '-')}"
-        words.append(flag if value is True else f"{flag} {shlex.quote(str(value))}")
-    return words

@@ -5,16 +5,14 @@ models (`[paper.options]`), and those for each model that runs here (`[models.fa
 `[quick]` holds what is changed for the smallest sizes.
 """
 
-import tomllib
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ld3.errors import SpecError, unknown
+from ld3.errors import bad_option, unknown
 from ld3.experiment import Experiment, Options
-from ld3.runs.spec import spec_error
-from ld3.store import read_bytes
+from ld3.store import read_text, read_toml
 
 Kind = TypeVar("Kind", bound=BaseModel)
 SPECS = Path(__file__).parent / "specs"
@@ -49,14 +47,10 @@ def load_experiment(name: str) -> Experiment:
 
 def read_experiment(file: Path) -> Experiment:
     """A spec file."""
-    try:
-        text = read_bytes(file).decode()
-        options = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SpecError(f"{file}: got something that is not TOML ({error})") from None
-    experiment = checked(Experiment, {"name": file.stem} | options)
+    experiment = checked(Experiment, {"name": file.stem} | read_toml(file))
     if experiment.paper is None:
         return experiment
+    text = read_text(file)
     section = text[text.index("[paper]") : text.index("\n[models.")].rstrip()
     return experiment.model_copy(update={"paper_text": section})
 
@@ -66,4 +60,4 @@ def checked(kind: type[Kind], options: Options) -> Kind:
     try:
         return kind(**options)
     except ValidationError as error:
-        raise spec_error(kind, error) from None
+        raise bad_option(kind, error) from None

@@ -128,7 +128,7 @@ def _family(options: StepCountOptions, context: Context, seed: int) -> Plan:
     ends = f"{min(options.nfe)}-{max(options.nfe)}"
     held_out = context.compare_spec(options.scoring).held_out
     spec = context.run_spec({**options.learn, "nfe": ends, "seed": seed, "held_out": held_out})
-    return run_family(spec, context.report).plan
+    return run_family(spec, context.report, parent=spec.out / "cache" / "learned").plan
 
 
 def _guessed(plan: Plan, nfe: int) -> TimeGrid:

@@ -23,10 +23,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ld3.errors import ModelError
-from ld3.zoo.checkpoints.layers import angles, attend, double, halve
+from ld3.zoo.checkpoints.layers import angles, attend, check_counts, double, halve
 
 PRECONDS = ("EDMPrecond", "VPPrecond", "VEPrecond", "iDDPMPrecond")
 Resampling = Literal["", "up", "down"]
+ADM: dict[str, Any] = {
+    "model_channels": 192, "channel_mult": (1, 2, 3, 4), "num_blocks": 3,
+    "attn_resolutions": (32, 16, 8),
+}  # fmt: skip
+"""What the repository takes for `DhariwalUNet`, where that differs."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +66,7 @@ class EDMConfig:
     @classmethod
     def read(cls, words: Mapping[str, Any]) -> "EDMConfig":
         """From the configuration in a file; what it does not say is what the repository takes."""
-        adm = words.get("model_type") == "DhariwalUNet"
-        defaults: dict[str, Any] = (
-            {
-                "model_channels": 192,
-                "channel_mult": (1, 2, 3, 4),
-                "num_blocks": 3,
-                "attn_resolutions": (32, 16, 8),
-            }
-            if adm
-            else {}
-        )
+        defaults = ADM if words.get("model_type") == "DhariwalUNet" else {}
         known = {field.name for field in fields(cls)}
         given = {
             name: tuple(value) if isinstance(value, list) else value
@@ -118,11 +113,7 @@ class EDMConfig:
         }
         counts |= {f"channel_mult[{i}]": (n, 1, 64) for i, n in enumerate(self.channel_mult)}
         counts |= {f"resample_filter[{i}]": (n, 1, 64) for i, n in enumerate(self.resample_filter)}
-        for name, (got, low, high) in counts.items():
-            if type(got) is not int or not low <= got <= high:
-                raise ModelError(
-                    f"checkpoint: got {name} {got!r}, expected a whole number from {low} to {high}"
-                )
+        check_counts("checkpoint", counts)
         for name, word, known in (
             ("precond", self.precond, PRECONDS),
             ("model_type", self.model_type, ("SongUNet", "DhariwalUNet")),

@@ -19,7 +19,7 @@ from ld3.zoo.checkpoints.model import (
     seen_in,
     with_weights,
 )
-from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
+from ld3.zoo.checkpoints.tensors import Checkpoint, Tensors
 
 LICENCE = "weights and code of NVlabs/edm: CC BY-NC-SA 4.0, not for commercial use"
 ROUNDED = (

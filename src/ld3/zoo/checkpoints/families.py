@@ -9,7 +9,7 @@ import torch
 
 from ld3.models import Model
 from ld3.options import PipelineOptions
-from ld3.zoo.checkpoints.reader import Checkpoint
+from ld3.zoo.checkpoints.tensors import Checkpoint
 
 
 @dataclass(frozen=True)

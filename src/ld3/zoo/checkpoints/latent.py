@@ -32,8 +32,8 @@ from ld3.zoo.checkpoints.latent_parts import (
     weights_note,
 )
 from ld3.zoo.checkpoints.ldm import class_pipeline, ldm_pipeline
-from ld3.zoo.checkpoints.reader import Checkpoint
 from ld3.zoo.checkpoints.sd import clip_tokenizer, sd_pipeline
+from ld3.zoo.checkpoints.tensors import Checkpoint
 from ld3.zoo.pipelines import of_pipeline
 from ld3.zoo.pipelines.model import PipelineModel
 

@@ -1,10 +1,13 @@
-"""What the networks of checkpoints share: attention, resampling, time features."""
+"""What the networks of checkpoints share: attention, resampling, time features, sizes in bounds."""
 
 import math
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ld3.errors import ModelError
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -30,3 +33,12 @@ def angles(time: Tensor, count: int, last: float) -> Tensor:
     wide = time.to(torch.promote_types(time.dtype, torch.float32))
     steps = torch.arange(count, dtype=wide.dtype, device=wide.device)
     return wide[:, None] * torch.exp(steps * (-math.log(10000) / last))
+
+
+def check_counts(source: str, counts: Mapping[str, tuple[object, int, int]]) -> None:
+    """Whole numbers within their ends, by name: what was got, the lowest and the highest."""
+    for name, (got, low, high) in counts.items():
+        if type(got) is not int or not low <= got <= high:
+            raise ModelError(
+                f"{source}: got {name} {got!r}, expected a whole number from {low} to {high}"
+            )

@@ -13,12 +13,19 @@ from ld3.errors import ModelError, SpecError
 from ld3.models import Model
 from ld3.options import PipelineOptions
 from ld3.store import write_parts
-from ld3.zoo.checkpoints import edm_files, latent, openai_files
+from ld3.zoo.checkpoints import dmpg, edm_files, latent, openai_files
 from ld3.zoo.checkpoints.families import Description, Family
-from ld3.zoo.checkpoints.reader import CONFIG, SAFE_DTYPES, Checkpoint, read_checkpoint
+from ld3.zoo.checkpoints.reader import read_checkpoint
+from ld3.zoo.checkpoints.safetensors_files import CONFIG, SAFE_DTYPES
+from ld3.zoo.checkpoints.tensors import Checkpoint
 
 SUFFIXES = (".pkl", ".pt", ".pth", ".ckpt", ".safetensors")
-FAMILIES: tuple[Family, ...] = (edm_files.FAMILY, openai_files.FAMILY, latent.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    edm_files.FAMILY,
+    openai_files.FAMILY,
+    latent.FAMILY,
+    dmpg.FAMILY,
+)
 
 
 def is_checkpoint(name: str) -> bool:
@@ -32,9 +39,10 @@ def recognise(found: Checkpoint, options: PipelineOptions) -> Family:
         if family.matches(found):
             idle = set(options.said()) - family.takes - {"batch"}
             if idle:
+                known = f" but {', '.join(sorted(family.takes))}" if family.takes else ""
                 raise SpecError(
                     f"{', '.join(sorted(idle))}: got options that say nothing to a file of "
-                    f"{family.name}, expected none but {', '.join(sorted(family.takes))}"
+                    f"{family.name}, expected none{known}"
                 )
             return family
     some = ", ".join(list(found.tensors)[:2])

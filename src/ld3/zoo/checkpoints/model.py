@@ -8,12 +8,12 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from ld3.errors import ModelError
+from ld3.errors import ModelError, one_line
 from ld3.models import Cond
 from ld3.predictions import Prediction
 from ld3.schedules import Schedule
 from ld3.store import digest
-from ld3.zoo.checkpoints.reader import Tensors, printable
+from ld3.zoo.checkpoints.tensors import Tensors
 
 Net = TypeVar("Net", bound=nn.Module)
 Seen = TypeVar("Seen")
@@ -110,7 +110,7 @@ def fitting(build: Callable[[], Net], tensors: Tensors) -> Net:
         with torch.device("meta"):
             network = build()
     except (ValueError, RuntimeError, ArithmeticError) as error:  # widths that no layer takes
-        reason = printable(str(error))[:100]
+        reason = one_line(str(error))[:100]
         raise ModelError(
             f"checkpoint: got a configuration that makes no network ({reason}), expected that of a "
             "published file"

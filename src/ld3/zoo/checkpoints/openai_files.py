@@ -21,6 +21,7 @@ from ld3.options import PipelineOptions
 from ld3.schedules import Discrete
 from ld3.store import read_json
 from ld3.zoo.checkpoints.families import Description, Family
+from ld3.zoo.checkpoints.layers import check_counts
 from ld3.zoo.checkpoints.model import (
     CheckpointModel,
     chosen_classes,
@@ -29,7 +30,7 @@ from ld3.zoo.checkpoints.model import (
     with_weights,
 )
 from ld3.zoo.checkpoints.openai_unet import OpenAIUNet, UNetConfig
-from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
+from ld3.zoo.checkpoints.tensors import Checkpoint, Tensors
 from ld3.zoo.pipelines.model import rounded
 
 LICENCE = "weights and code of OpenAI's improved-diffusion and guided-diffusion: MIT"
@@ -262,11 +263,7 @@ def checked(config: OpenAIConfig) -> OpenAIConfig:
         "out_channels": (unet.out_channels, unet.in_channels, 128),
     }
     counts |= {f"channel_mult[{i}]": (n, 1, 64) for i, n in enumerate(unet.channel_mult)}
-    for name, (got, low, high) in counts.items():
-        if type(got) is not int or not low <= got <= high:
-            raise ModelError(
-                f"--config: got {name} {got!r}, expected a whole number from {low} to {high}"
-            )
+    check_counts("--config", counts)
     if config.betas not in ("linear", "cosine"):
         raise ModelError(
             f"--config: got noise_schedule {config.betas!r}, expected linear or cosine"

@@ -9,21 +9,15 @@ used is in proportion to bytes of the file.
 """
 
 import codecs
-import io
-import math
 import struct
 from collections.abc import Callable
-from typing import BinaryIO
+
+from ld3.zoo.checkpoints.regions import BadFile, Region, Span
 
 MAX_INSTRUCTIONS = 5_000_000  # the largest published file has under a million
 MAX_NESTING = 500
-MAX_LINE = 2**16
 MAX_TEXT = 2**26
 MAX_INTEGER = 1024  # bytes
-
-
-class BadFile(Exception):
-    """A file that is damaged, or not what it should be: "got ..., expected ..."."""
 
 
 class Name:
@@ -59,81 +53,6 @@ class Reference:
 
     def __init__(self, key: object) -> None:
         self.key = key
-
-
-class Span:
-    """Bytes of the file, which stay there."""
-
-    __slots__ = ("size", "start")
-
-    def __init__(self, start: int, size: int) -> None:
-        self.start = start
-        self.size = size
-
-
-class Region:
-    """A part of an open file, read from front to back through a buffer of its own."""
-
-    def __init__(self, file: BinaryIO, span: Span | None = None) -> None:
-        size = file.seek(0, io.SEEK_END)
-        self.file = file
-        self.start, self.end = (0, size) if span is None else (span.start, span.start + span.size)
-        if not 0 <= self.start <= self.end <= size:
-            raise BadFile(
-                f"got {size} bytes, expected at least {self.end}; the file is truncated: "
-                "download it again"
-            )
-        self.position = self.start
-        self._chunk, self._chunk_start = b"", self.start
-
-    def take(self, size: int) -> Span:
-        """The next bytes, left where they are."""
-        start = self.position
-        if size > self.end - start:
-            raise BadFile(
-                f"got {self.end - start} bytes where {size} are announced, expected all; the file "
-                "is truncated or damaged: download it again"
-            )
-        self.position = start + size
-        return Span(start, size)
-
-    def read(self, size: int) -> bytes:
-        at = self.position - self._chunk_start
-        if at >= 0 and at + size <= len(self._chunk):
-            self.position += size
-            return self._chunk[at : at + size]
-        if size > self.end - self.position:
-            raise BadFile(
-                f"got {self.end - self.start} bytes of data, expected more; the file is truncated "
-                "or damaged: download it again"
-            )
-        self._fill(size)
-        self.position += size
-        return self._chunk[:size]
-
-    def line(self) -> str:
-        at = self.position - self._chunk_start
-        stop = self._chunk.find(b"\n", at) if 0 <= at < len(self._chunk) else -1
-        if stop < 0:
-            self._fill(0)
-            at, stop = 0, self._chunk.find(b"\n")
-        if stop < 0:
-            raise BadFile("got a line without an end, expected a pickle; the file is damaged")
-        self.position += stop + 1 - at
-        return self._chunk[at:stop].decode()
-
-    def _fill(self, size: int) -> None:
-        self.file.seek(self.position)
-        wanted = min(max(size, MAX_LINE), self.end - self.position)
-        self._chunk, self._chunk_start = self.file.read(wanted), self.position
-        if len(self._chunk) < wanted:
-            raise BadFile("got fewer bytes than a moment ago, expected a file that does not change")
-
-    def integer(self, size: int) -> int:
-        return int.from_bytes(self.read(size), "little")
-
-    def signed(self, size: int) -> int:
-        return int.from_bytes(self.read(size), "little", signed=True)
 
 
 class Machine:
@@ -427,89 +346,3 @@ _ACTIONS: dict[bytes, _Action] = {
     b"P": lambda m: m.refer(m.region.line()),
     b"Q": lambda m: m.refer(m.pop()),
 }
-
-
-# What common names mean, once everything is data
-
-
-def plain(value: object, file: BinaryIO, depth: int = 12) -> object:
-    """Numbers, texts, lists and dictionaries of JSON inside a value; None for all else.
-
-    Depth is limited, so that shared values cannot grow without bound.
-    """
-    return _Plain(file).of(value, depth)
-
-
-class _Plain:
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.left = 100_000  # values
-
-    def of(self, value: object, depth: int) -> object:
-        self.left -= 1
-        if depth == 0 or self.left < 0:
-            return None
-        if value is None or isinstance(value, bool | int | str):
-            return value
-        if isinstance(value, float):
-            return value if math.isfinite(value) else str(value)
-        if isinstance(value, list | tuple):
-            return [self.of(each, depth - 1) for each in value]
-        if isinstance(value, Made) and value.maker.endswith("multiarray.scalar"):
-            return numpy_scalar(value, self.file)
-        if isinstance(value, Made) and value.maker == "torch.Size" and value.args:
-            return self.of(value.args[0], depth - 1)
-        entries = mapping(value)
-        if entries is None and isinstance(value, Made) and isinstance(value.state, dict):
-            entries = value.state
-        if entries is None:
-            return None
-        return {key: self.of(v, depth - 1) for key, v in entries.items() if isinstance(key, str)}
-
-
-def mapping(value: object) -> dict[object, object] | None:
-    """A dictionary, or an object that is one: OrderedDict, EasyDict."""
-    if isinstance(value, dict):
-        return value
-    if not isinstance(value, Made):
-        return None
-    if value.entries:
-        return value.entries
-    if value.maker != "collections.OrderedDict":
-        return None
-    pairs = value.args[0] if value.args else []
-    found: dict[object, object] = {}
-    for pair in pairs if isinstance(pairs, list) else []:  # as Python 2 wrote it
-        if not isinstance(pair, list | tuple) or len(pair) != 2:
-            raise BadFile("got an OrderedDict of other things than pairs, expected pairs")
-        found[checked_key(pair[0])] = pair[1]
-    return found
-
-
-_SCALARS = {
-    "f8": "<d", "f4": "<f", "f2": "<e", "i8": "<q", "i4": "<i", "i2": "<h", "i1": "<b",
-    "u8": "<Q", "u4": "<I", "u2": "<H", "u1": "<B", "b1": "<?",
-}  # fmt: skip
-
-
-def numpy_scalar(value: Made, file: BinaryIO) -> object:
-    """A number that numpy wrote: scalar(dtype('f8'), bytes); None for other dtypes."""
-    if len(value.args) != 2 or not isinstance(value.args[0], Made) or not value.args[0].args:
-        return None
-    form = _SCALARS.get(str(value.args[0].args[0]))
-    raw = read_bytes_value(value.args[1], file, 8)
-    if form is None or raw is None or struct.calcsize(form) != len(raw):
-        return None
-    number: object = struct.unpack(form, raw)[0]
-    return number if not isinstance(number, float) or math.isfinite(number) else str(number)
-
-
-def read_bytes_value(value: object, file: BinaryIO, limit: int) -> bytes | None:
-    """A short bytes object, also as protocol 2 writes it: _codecs.encode(text, 'latin1')."""
-    if isinstance(value, Span) and value.size <= limit:
-        return Region(file, value).read(value.size)
-    if isinstance(value, Made) and value.maker == "_codecs.encode" and value.args:
-        text = value.args[0]
-        if isinstance(text, str) and len(text) <= limit:
-            return text.encode("latin-1", "replace")
-    return None

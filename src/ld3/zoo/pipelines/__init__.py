@@ -10,6 +10,7 @@ pipeline's scheduler.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -19,7 +20,17 @@ from ld3.errors import SpecError, unknown
 from ld3.options import CAPTIONS, NetTime, PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule
-from ld3.zoo.pipelines import class_latents, dits, unets
+from ld3.zoo.pipelines import (
+    class_latents,
+    dits,
+    flux2,
+    hunyuan_video,
+    ltx,
+    lumina2,
+    qwen_image,
+    unets,
+    z_image,
+)
 from ld3.zoo.pipelines.model import Parts, PipelineModel, check_net_time
 from ld3.zoo.pipelines.noise import read_noise
 
@@ -52,6 +63,13 @@ FAMILIES = {
     "FluxPipeline": Family(dits.flux, FLOW | {"embedded_guidance"}),
     "SanaPipeline": Family(dits.sana, FLOW),
     "WanPipeline": Family(dits.wan, FLOW | {"frames"}),
+    "QwenImagePipeline": Family(qwen_image.parts, FLOW),
+    "Flux2Pipeline": Family(flux2.distilled, FLOW | {"embedded_guidance"}),
+    "Flux2KleinPipeline": Family(flux2.klein, FLOW),
+    "ZImagePipeline": Family(z_image.parts, FLOW),
+    "Lumina2Pipeline": Family(lumina2.parts, FLOW),
+    "HunyuanVideoPipeline": Family(hunyuan_video.parts, FLOW | {"frames", "embedded_guidance"}),
+    "LTXPipeline": Family(ltx.parts, FLOW | {"frames"}),
 }
 """By class of pipeline. Subclasses count, too."""
 
@@ -150,7 +168,7 @@ def of_pipeline(
 def _family(pipe: Any, options: PipelineOptions) -> Family:
     names = [kind.__name__ for kind in type(pipe).__mro__ if kind.__name__ in FAMILIES]
     if not names:
-        raise unknown("pipeline", type(pipe).__name__, FAMILIES)
+        raise unsupported(type(pipe).__name__)
     family = FAMILIES[names[0]]
     idle = set(options.said()) - family.takes
     if idle:
@@ -161,10 +179,24 @@ def _family(pipe: Any, options: PipelineOptions) -> Family:
     return family
 
 
+def unsupported(name: str) -> SpecError:
+    """For a pipeline without a family; a near name is no help for one that diffusers has."""
+    try:
+        known = name in dir(import_module("diffusers"))
+    except ImportError:
+        known = False
+    if not known:
+        return unknown("pipeline", name, FAMILIES)
+    return SpecError(
+        f"pipeline: got {name}, known to diffusers but not supported yet; supported: "
+        f"{', '.join(sorted(FAMILIES))}; or bring its network as a model of your own"
+    )
+
+
 def _noise(pipe: Any, rectified: bool, parts: Parts) -> tuple[Schedule, Prediction]:
     if rectified:
         return Flow(), "reverse-flow"
-    return read_noise(pipe.scheduler, parts.tokens)
+    return read_noise(pipe.scheduler, parts.tokens, parts.mu)
 
 
 def _weights(parts: Parts) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ def image_decoder(vae: Any, options: PipelineOptions) -> tuple[Any, Callable[[Te
     """
     if vae.dtype == torch.float16 and vae.config.get("force_upcast"):
         vae = copy.deepcopy(vae).float()
-    _tile(vae, options)
+    tile(vae, options)
     config = vae.config
     scale, shift = config.get("scaling_factor") or 1.0, config.get("shift_factor") or 0.0
     mean, std = config.get("latents_mean"), config.get("latents_std")
@@ -36,7 +36,8 @@ def image_decoder(vae: Any, options: PipelineOptions) -> tuple[Any, Callable[[Te
     return vae, decode
 
 
-def _tile(vae: Any, options: PipelineOptions) -> None:
+def tile(vae: Any, options: PipelineOptions) -> None:
+    """Decode in tiles, if that was asked for."""
     if not options.tiling:
         return
     if not hasattr(vae, "use_tiling"):
@@ -55,6 +56,13 @@ def pixels(
     height = default[0] if options.height is None else options.height // factor
     width = default[1] if options.width is None else options.width // factor
     return height, width
+
+
+def unpacked(x: Tensor, height: int, width: int) -> Tensor:
+    """From tokens of two by two latents (B, H/2 W/2, 4C) to latents (B, C, H, W)."""
+    channels = x.shape[-1] // 4
+    blocks = x.reshape(-1, height // 2, width // 2, channels, 2, 2)
+    return blocks.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels, height, width)
 
 
 def sides(size: Any) -> tuple[int, int]:

@@ -7,9 +7,16 @@ from torch import Tensor
 
 from ld3.errors import ModelError, SpecError
 from ld3.options import PipelineOptions
-from ld3.zoo.pipelines.coders import image_decoder, pixels, sides
+from ld3.zoo.pipelines.coders import image_decoder, pixels, sides, unpacked
 from ld3.zoo.pipelines.model import Parts, Rows
-from ld3.zoo.pipelines.texts import default, embedded, tokens
+from ld3.zoo.pipelines.texts import (
+    default,
+    embedded,
+    encoded,
+    frames_and_sides,
+    tokens,
+    with_guidance,
+)
 
 
 def dit(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
@@ -79,10 +86,6 @@ def flux(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     size = pipe.default_sample_size
     height, width = pixels(options, (size, size), factor, patch=2)
     channels = net.config.in_channels
-    negative = options.negative_prompt or ""
-
-    def embed(prompts: list[str]) -> tuple[Rows, Rows]:
-        return encode(prompts), encode([negative])
 
     def encode(prompts: list[str]) -> Rows:
         text, pooled, _ = pipe.encode_prompt(
@@ -90,11 +93,9 @@ def flux(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
         )
         return {"text": text, "pooled": pooled}
 
-    rows, null = embedded(embed, options.prompts, net.dtype)
+    rows, null = encoded(encode, options, net.dtype)
     if net.config.guidance_embeds:
-        scale = torch.tensor([options.embedded_guidance], dtype=torch.float32, device=device)
-        rows = {**rows, "guidance": scale.expand(len(options.prompts))}
-        null = {**null, "guidance": scale}
+        rows, null = with_guidance(rows, null, options.embedded_guidance, device)
     text_ids = torch.zeros(rows["text"].shape[1], 3, device=device, dtype=net.dtype)
     down, along = torch.meshgrid(
         torch.arange(height // 2, device=device),
@@ -119,8 +120,7 @@ def flux(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     coder, plain = image_decoder(pipe.vae, options)
 
     def decode(x: Tensor) -> Tensor:
-        blocks = x.reshape(-1, height // 2, width // 2, channels // 4, 2, 2)
-        return plain(blocks.permute(0, 3, 1, 4, 2, 5).reshape(-1, channels // 4, height, width))
+        return plain(unpacked(x, height, width))
 
     length = len(image_ids)
     said = f"{len(options.prompts)} prompts"
@@ -184,15 +184,9 @@ def wan(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
         )
     boundary = 0.0 if ratio is None else 1000 * float(ratio)
     patch, factor = first.config.patch_size, pipe.vae_scale_factor_spatial
-    usual = int(default(pipe, "height")) // factor, int(default(pipe, "width")) // factor
-    height, width = pixels(options, usual, factor, patch[1])
-    frames, each = (
-        options.frames or int(default(pipe, "num_frames")),
-        pipe.vae_scale_factor_temporal,
-    )
-    if frames % each != 1 % each:
-        raise SpecError(f"frames: got {frames}, wanted 1 more than a multiple of {each}")
-    shape = (first.config.in_channels, (frames - 1) // each + 1, height, width)
+    each = pipe.vae_scale_factor_temporal
+    shape = (first.config.in_channels, *frames_and_sides(pipe, options, each, factor, patch[1]))
+    height, width = shape[2:]
     length = shape[1] * (height // 2) * (width // 2)
     negative = options.negative_prompt or ""
 

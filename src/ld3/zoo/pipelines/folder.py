@@ -4,6 +4,9 @@
 diffusers or transformers. Folders may hold other code; it is never imported. Weights are
 safetensors.
 
+A scheduler may also be `LD3Scheduler`, so that a pipeline saved with a plan can be learned from
+again: the noise schedule is then the plan's.
+
 InstaFlow is published with a class of its own, `RectifiedFlowPipeline`, around the parts of Stable
 Diffusion. It is opened as a `StableDiffusionPipeline` of that name.
 """
@@ -18,13 +21,14 @@ from typing import Any
 
 import torch
 
-from ld3.errors import Ld3Error, ModelError, SpecError, unknown
+from ld3.errors import Ld3Error, ModelError, SpecError
 from ld3.store import read_json
-from ld3.zoo.pipelines import FAMILIES
+from ld3.zoo.pipelines import FAMILIES, unsupported
 from ld3.zoo.pipelines.class_latents import ClassLatentPipeline
 
 HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 LIBRARIES = ("diffusers", "transformers")
+OURS = ["ld3.diffusers", "LD3Scheduler"]  # the one scheduler that is not diffusers'
 UNUSED = ("safety_checker", "feature_extractor", "image_encoder")
 PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl"}
 
@@ -39,6 +43,8 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
     folder = path if path.exists() else _fetched(diffusers, name)
     index = _index(folder, name)
     kind = index["_class_name"]
+    if index.get("scheduler") == OURS:
+        import_module(OURS[0])  # diffusers imports no module because an index names it
     given: dict[str, Any] = {part: None for part in UNUSED if part in index}
     if "requires_safety_checker" in index:
         given["requires_safety_checker"] = False
@@ -119,9 +125,11 @@ def _index(folder: Path, name: str) -> Mapping[str, Any]:
             "own; code in a folder is never run"
         )
     if kind not in FAMILIES:
-        raise unknown("pipeline", kind, FAMILIES)
+        raise unsupported(kind)
     for part, value in index.items():
         if part.startswith("_") or part in UNUSED or not isinstance(value, list):
+            continue
+        if part == "scheduler" and value == OURS:
             continue
         library = value[0] if value else None
         if library not in (None, *LIBRARIES):

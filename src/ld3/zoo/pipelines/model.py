@@ -28,6 +28,17 @@ from ld3.table import Table
 Rows = Mapping[str, Tensor]
 """Conditions by name, batch first."""
 
+Guide = Callable[[Tensor, Tensor, float], Tensor]
+
+
+def keeping_the_norm(without: Tensor, with_cond: Tensor, scale: float) -> Tensor:
+    """Guidance whose rows (last dimension) have the norm that they have without it."""
+    guided = torch.lerp(without, with_cond, scale)
+    norms = (torch.linalg.vector_norm(v, dim=-1, keepdim=True) for v in (with_cond, guided))
+    wanted, found = norms
+    out: Tensor = guided * (wanted / found)
+    return out
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -43,6 +54,8 @@ class Parts:
     conditions: str = ""  # in words
     tokens: int | None = None  # of the sequence that a transformer sees
     halves: bool = False  # the pipeline casts times to the dtype of the network
+    mu: float | None = None  # logarithm of the shift, where the pipeline has its own rule
+    guide: Guide = torch.lerp  # (without, with condition, scale) -> the guided output
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,10 @@ class PipelineModel:
             name: value.expand(count, *value.shape[1:]) for name, value in self.parts.null.items()
         }
 
+    def guide(self, without: Tensor, with_cond: Tensor, scale: float) -> Tensor:
+        """The guided output, by the rule of the pipeline."""
+        return self.parts.guide(without, with_cond, scale)
+
     def decode(self, x: Tensor) -> Tensor:
         if self.latents or self.parts.decode is None:
             return x
@@ -150,5 +167,6 @@ def check_net_time(parts: Parts, precision: NetTime) -> None:
     """Only some pipelines cast times to bfloat16."""
     if precision == "bfloat16" and not parts.halves:
         raise SpecError(
-            "net_time: got bfloat16, wanted float or integer: only Flux pipelines cast the time"
+            "net_time: got bfloat16, wanted float or integer: only pipelines of Flux, Flux.2 and "
+            "Qwen-Image cast the time"
         )

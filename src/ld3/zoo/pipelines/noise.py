@@ -20,7 +20,7 @@ from typing import Any
 
 from ld3.errors import ModelError, SpecError
 from ld3.predictions import Prediction
-from ld3.schedules import Discrete, Flow, Schedule
+from ld3.schedules import Discrete, Flow, Schedule, schedule_from_json
 
 DISCRETE = (
     "DDPMScheduler", "DDPMParallelScheduler", "DDIMScheduler", "DDIMParallelScheduler",
@@ -43,12 +43,18 @@ END = 1e-3  # of flows: how near the times come to 0 and, before the shift, to 1
 log = logging.getLogger(__name__)
 
 
-def read_noise(scheduler: Any, tokens: int | None = None) -> tuple[Schedule, Prediction]:
+def read_noise(
+    scheduler: Any, tokens: int | None = None, mu: float | None = None
+) -> tuple[Schedule, Prediction]:
     """Schedule and prediction of a diffusers scheduler.
 
-    `tokens` is the length of the sequence that a transformer sees, for shifts that depend on it.
+    `tokens` is the length of the sequence that a transformer sees, for shifts that depend on it;
+    `mu` is the logarithm of the shift where the pipeline has its own rule.
     """
     name, config = type(scheduler).__name__, scheduler.config
+    if name == "LD3Scheduler":  # its plans hold both
+        plan = config["plans"][0]
+        return schedule_from_json(plan["schedule"]), plan["model"]["prediction"]
     if name not in (*DISCRETE, *FLOWS):
         raise ModelError(
             f"scheduler: got {name}, wanted one whose config has the noise that the network was "
@@ -68,30 +74,31 @@ def read_noise(scheduler: Any, tokens: int | None = None) -> tuple[Schedule, Pre
             f"{bool(config.get('use_flow_sigmas'))}, wanted both for a flow or neither"
         )
     if flow:
-        return _flow(name, config, tokens), "flow"
+        return _flow(name, config, tokens, mu), "flow"
     return _discrete(name, config, TYPES[predicts]), TYPES[predicts]
 
 
-def _flow(name: str, config: Mapping[str, Any], tokens: int | None) -> Flow:
+def _flow(name: str, config: Mapping[str, Any], tokens: int | None, mu: float | None) -> Flow:
     for word, wanted in (("invert_sigmas", False), ("num_train_timesteps", 1000)):
         if config.get(word, wanted) != wanted:
             raise ModelError(f"scheduler: got {name} with {word} {config[word]}, wanted {wanted}")
     first = 1 - END
-    shift = _shift(name, config, tokens)
+    shift = _shift(name, config, tokens, mu)
     return Flow(END, shift * first / (1 + (shift - 1) * first))
 
 
-def _shift(name: str, config: Mapping[str, Any], tokens: int | None) -> float:
+def _shift(name: str, config: Mapping[str, Any], tokens: int | None, mu: float | None) -> float:
     if not config.get("use_dynamic_shifting"):
         return float(config.get("shift") or config.get("flow_shift") or 1.0)
-    if tokens is None:
+    if tokens is None and mu is None:
         raise ModelError(
             f"scheduler: got {name} with use_dynamic_shifting, wanted a fixed shift for this "
             "pipeline: it does not say for which length"
         )
-    low, high = (float(config[f"{end}_image_seq_len"]) for end in ("base", "max"))
-    small, large = float(config["base_shift"]), float(config["max_shift"])
-    mu = small + (large - small) * (tokens - low) / (high - low)
+    if mu is None:
+        low, high = (float(config[f"{end}_image_seq_len"]) for end in ("base", "max"))
+        small, large = float(config["base_shift"]), float(config["max_shift"])
+        mu = small + (large - small) * (float(tokens or 0) - low) / (high - low)
     return math.exp(mu) if config.get("time_shift_type", "exponential") == "exponential" else mu
 
 

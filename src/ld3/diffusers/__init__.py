@@ -15,7 +15,7 @@ schedules, 1000 t for flows, log(sigma)/4 for EDM networks that diffusers precon
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -27,19 +27,13 @@ from diffusers.schedulers.scheduling_utils import (
 )
 from torch import Tensor
 
+from ld3.diffusers.noise import check_config, noise_config, stock_classes
 from ld3.errors import PlanError
 from ld3.interpolate import guess
 from ld3.plan import Plan
-from ld3.predictions import Prediction, from_x0, to_x0
+from ld3.predictions import from_x0, to_x0
 from ld3.schedules import EDM, Discrete, Flow, Schedule, in_network_units
 from ld3.table import Increments
-
-PREDICTION_TYPES: dict[str, Prediction] = {
-    "epsilon": "eps",
-    "sample": "x0",
-    "v_prediction": "v",
-    "flow_prediction": "flow",
-}
 
 
 class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
@@ -75,12 +69,24 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
                 "none"
             )
         self.init_noise_sigma = self._schedule.prior_std
+        noise = noise_config(self._schedule, self._prediction, sigma_data)
+        if "_use_default_values" in self.config:  # what a stock scheduler would not read
+            defaults = [key for key in self.config["_use_default_values"] if key not in noise]
+            noise["_use_default_values"] = defaults
+        self.register_to_config(**noise)  # type: ignore[no-untyped-call]
         self.set_timesteps(self._plans[0].nfe)
 
     @classmethod
-    def from_plan(cls, *plans: Plan, sigma_data: float | None = None) -> "LD3Scheduler":
-        """For one or several plans of a model; their numbers travel in scheduler_config.json."""
+    def from_plan(
+        cls, *plans: Plan, sigma_data: float | None = None, like: Any = None
+    ) -> "LD3Scheduler":
+        """For one or several plans of a model; their numbers travel in scheduler_config.json.
+
+        `like` is the pipeline, or its scheduler, that it is for: plans of another noise schedule or
+        prediction are refused.
+        """
         contents = [plan.model_dump(mode="json") for plan in plans]
+        _check_like(like, plans)
         return cast(LD3Scheduler, cls(plans=contents, sigma_data=sigma_data))
 
     @classmethod
@@ -89,10 +95,13 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         config: Any = None,
         return_unused_kwargs: bool = False,
         plans: Sequence[Plan | dict[str, Any]] | None = None,
+        like: Any = None,
         **kwargs: Any,  # diffusers' own signature
     ) -> Any:
         """From its own config, or in place of a stock scheduler: `from_config(stock.config,
         plans=[plan])`. There the noise schedule and what the network predicts must be the plan's.
+        With its own config `like` is the pipeline, or its scheduler, for which that is checked;
+        `from_pretrained(..., like=pipe)` passes it on.
         """
         config = {} if config is None else config
         if plans is None and not config.get("plans"):
@@ -104,10 +113,12 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             made = [
                 plan if isinstance(plan, Plan) else Plan.checked(plan, "plans") for plan in plans
             ]
-            if not config.get("plans"):
-                for plan in made:
-                    check_config(config, plan)
+            for plan in made if config else ():
+                check_config(config, plan)
             kwargs["plans"] = [plan.model_dump(mode="json") for plan in made]
+        if like is not None:
+            contents = kwargs.get("plans") or config["plans"]
+            _check_like(like, [Plan.checked(content, "scheduler config") for content in contents])
         # what another scheduler left at its own default must not fall back to ours
         whole = {key: value for key, value in config.items() if key != "_use_default_values"}
         return super().from_config(whole, return_unused_kwargs=return_unused_kwargs, **kwargs)
@@ -116,13 +127,28 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         return int(self.config["num_train_timesteps"])
 
     @property
-    def step_index(self) -> int:
-        """The number of the next step."""
-        return self._begin + len(self._answers)
+    def compatibles(self) -> list[Any]:
+        """The stock schedulers that can take its place by `from_config`."""
+        import diffusers
+
+        usual = [kind.name for kind in KarrasDiffusionSchedulers]
+        names = stock_classes(self._schedule, self.config["sigma_data"], usual)
+        kinds = [getattr(diffusers, name) for name in names if hasattr(diffusers, name)]
+        return [kind for kind in kinds if issubclass(kind, SchedulerMixin)]  # no missing packages
 
     @property
-    def begin_index(self) -> int:
+    def step_index(self) -> int | None:
+        """The number of the next step; None before the first, if no pipeline has set it."""
+        return None if self._begin is None else self._begin + len(self._answers)
+
+    @property
+    def begin_index(self) -> int | None:
         return self._begin
+
+    def index_for_timestep(self, timestep: float | Tensor) -> int:
+        """The step that belongs to a timestep. All timesteps differ, so there is one."""
+        told = torch.as_tensor(timestep).double().cpu().reshape(-1)[0]
+        return int((self.timesteps.double().cpu() - told).abs().argmin())
 
     def set_timesteps(
         self,
@@ -143,9 +169,10 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         self._scales, self._reads = self._network_side(run)
         self._times = plan.state_times
         self.num_inference_steps = count
-        self.timesteps = self._told(run.net_times).float().to(device)
+        self.timesteps = _distinct(self._told(run.net_times).float()).to(device)
         self.sigmas = _level(self._schedule, self._times).float().to(device)
-        self.set_begin_index(0)
+        self._begin: int | None = None
+        self._answers: list[Tensor] = []
 
     def set_begin_index(self, begin_index: int = 0) -> None:
         """Start in the middle, for image to image."""
@@ -154,25 +181,33 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
                 f"set_begin_index: got {begin_index}, wanted 0 to {len(self._ratios) - 1}"
             )
         self._begin = begin_index
-        self._answers: list[Tensor] = []
+        self._answers = []
 
-    def scale_model_input(self, sample: Tensor, timestep: object = None) -> Tensor:
+    def _next(self, timestep: Any) -> int:
+        """The number of the next step. The first one is found by its timestep: many pipelines
+        slice `timesteps` to start in the middle and do not call `set_begin_index`."""
+        if self._begin is None:
+            self._begin = self.index_for_timestep(timestep)
+        return self._begin + len(self._answers)
+
+    def scale_model_input(self, sample: Tensor, timestep: float | Tensor) -> Tensor:
         """The network is given the state as it is, but for EDM networks with `sigma_data`."""
+        n = self._next(timestep)
         if self._scales is None:
             return sample
-        return sample * self._scales[min(self.step_index, len(self._scales) - 1)]
+        return sample * self._scales[min(n, len(self._scales) - 1)]
 
     def step(
         self,
         model_output: Tensor,
-        timestep: object,
+        timestep: float | Tensor,
         sample: Tensor,
         generator: object = None,
         return_dict: bool = True,
     ) -> SchedulerOutput | tuple[Tensor]:
-        """The next state, computed in float32 or better. Steps are counted, never looked up by
-        time; `timestep` and `generator` are there for the pipelines."""
-        n = self.step_index
+        """The next state, computed in float32 or better. The first step is found by its timestep,
+        the others are counted; `generator` is there for the pipelines."""
+        n = self._next(timestep)
         if n == len(self._ratios):
             raise PlanError(
                 f"step: got a call after the last of {n} steps, wanted set_timesteps before a new "
@@ -183,7 +218,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         out = model_output[:, : sample.shape[1]].to(dtype)  # a learned variance is left out
         on_x, on_out = self._reads[n]
         self._answers.append(on_x * x + on_out * out)
-        missing = self._begin + 1
+        missing = n - len(self._answers) + 2  # answers up to the first one that was asked
         weights = (sum(self._weights[n][:missing]), *self._weights[n][missing:])
         state = self._ratios[n] * x
         for weight, answer in zip(weights, self._answers, strict=True):
@@ -199,12 +234,8 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         told = timesteps.double().cpu().reshape(-1)
         own = self.timesteps.double().cpu()
         near = (told[:, None] - own).abs().min(1)
-        index = near.indices
-        if self.step_index < len(own):  # two evaluations may be told the same time
-            here = torch.tensor(self.step_index)
-            index = torch.where((told - own[here]).abs() <= near.values, here, index)
         same = near.values <= 1e-6 * (1 + told.abs())  # float32 apart
-        t = torch.where(same, self._times[index], self._heard(told))
+        t = torch.where(same, self._times[near.indices], self._heard(told))
         shape = (-1, *[1] * (original_samples.ndim - 1))
         alpha, sigma = (
             value.exp().view(shape).to(original_samples.device, original_samples.dtype)
@@ -274,62 +305,29 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         return told / 1000 if isinstance(self._schedule, Flow) else told
 
 
-def check_config(config: Mapping[str, Any], plan: Plan) -> None:
-    """Refuse a stock scheduler's config that describes another model than the plan's."""
-    name = str(config.get("_class_name", "a scheduler"))
-    schedule = plan.noise_schedule
-    tables = "beta_schedule" in config or "trained_betas" in config
-    flow = bool(config.get("use_flow_sigmas")) or ("shift" in config and not tables)
-    kind = "rectified flow" if flow else "discrete" if tables else "EDM"
-    if kind == "EDM" and "sigma_data" not in config:
-        raise _other(name, "a noise schedule that is neither betas, flow nor EDM", "one of these")
-    wanted = {Flow: "rectified flow", EDM: "EDM", Discrete: "discrete"}.get(
-        type(schedule), type(schedule).__name__
-    )
-    if kind != wanted:
-        raise _other(name, f"a {kind} noise schedule", wanted)
-    if kind == "discrete":
-        _check_table(config, name, cast(Discrete, schedule))
-    elif kind == "EDM":
-        ends = (config.get("sigma_min", 0.002), config.get("sigma_max", 80.0))
-        if ends != (schedule.t_min, schedule.t_max):
-            raise _other(
-                name, f"sigma {ends[0]} to {ends[1]}", f"{schedule.t_min} to {schedule.t_max}"
-            )
-        return  # its prediction_type says how diffusers preconditions, not what we read
-    told = config.get("prediction_type", "flow_prediction" if flow else "epsilon")
-    read = PREDICTION_TYPES.get(str(told))
-    if read != plan.model.prediction and not (flow and plan.model.prediction.endswith("flow")):
-        raise _other(name, f"prediction_type {told!r}", f"{plan.model.prediction!r}")
-
-
-def _check_table(config: Mapping[str, Any], name: str, schedule: Discrete) -> None:
-    """alphas_cumprod as a stock scheduler makes them, against the plan's."""
-    from diffusers import DDIMScheduler
-
-    make = cast(Any, DDIMScheduler)
-    if config.get("rescale_betas_zero_snr"):
-        raise _other(name, "rescale_betas_zero_snr", "none; pure noise has no finite lam")
-    keys = ("num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas")
-    theirs = make(**{key: config[key] for key in keys if key in config}).alphas_cumprod
-    ours = torch.tensor(schedule.log_alphas, dtype=torch.float64, device="cpu").mul(2).exp()
-    if len(theirs) != schedule.steps:
-        raise _other(name, f"{len(theirs)} trained steps", str(schedule.steps))
-    apart = (theirs[: len(ours)].double() / ours - 1).abs().max().item()
-    if apart > 1e-3:
-        raise _other(
-            name,
-            f"betas {config.get('beta_start')} to {config.get('beta_end')} "
-            f"({config.get('beta_schedule')})",
-            "those of the plan",
+def _check_like(like: Any, plans: Sequence[Plan]) -> None:
+    """Plans against the pipeline, or scheduler, that they are for."""
+    if like is None:
+        return
+    scheduler = getattr(like, "scheduler", like)
+    config = getattr(scheduler, "config", None)
+    if config is None:
+        raise PlanError(
+            f"LD3Scheduler: like: got {type(like).__name__}, wanted a pipeline or its scheduler"
         )
+    for plan in plans:
+        check_config({"_class_name": type(scheduler).__name__, **config}, plan)
 
 
-def _other(name: str, got: str, wanted: str) -> PlanError:
-    return PlanError(
-        f"LD3Scheduler: got {name} with {got}, wanted {wanted}: the plan was learned for another "
-        "model; learn one for this model"
-    )
+def _distinct(timesteps: Tensor) -> Tensor:
+    """Timesteps (M,) of which no two are equal: a repeated one moves to the float below it, so that
+    each names its step. Heun asks twice at the same time."""
+    found: list[float] = []
+    for value in timesteps:
+        while value.item() in found:
+            value = torch.nextafter(value, value - 1)
+        found.append(value.item())
+    return torch.tensor(found, dtype=timesteps.dtype)
 
 
 def _check_alike(plans: Sequence[Plan]) -> None:

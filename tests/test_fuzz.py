@@ -1,0 +1,40 @@
+"""Mutated input is answered or refused in one line; `make fuzz` runs many more cases."""
+
+from pathlib import Path
+
+import pytest
+from tests.fuzzing import SHARES, Outcome, run_case
+
+CASES = 400
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", range(4))
+def test_mutated_input_is_answered_or_refused(part: int, tmp_path: Path) -> None:
+    first = part * CASES // 4
+    ends = {case: run_case(case, tmp_path / "case") for case in range(first, first + CASES // 4)}
+    assert not {case: end for case, end in ends.items() if not end.good}
+    assert {end.kind for end in ends.values()} >= {"plan", "comparison", "words", "checkpoint"}
+    assert {end.end for end in ends.values()} == {"answered", "refused"}
+
+
+def test_failures_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that lets an exception through, prints an escape sequence or never ends."""
+
+    def crash(words: list[str]) -> None:
+        raise ZeroDivisionError
+
+    def noise(words: list[str]) -> None:
+        print("\x1b]0;title\x07")
+        raise SystemExit(0)
+
+    def hang(words: list[str]) -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr("tests.fuzzing.LIMIT", 1)
+    for act, end in ((crash, "crashed"), (noise, "noisy"), (hang, "hung")):
+        monkeypatch.setattr("tests.fuzzing.main", act)
+        found = run_case(0, tmp_path / "case")
+        assert isinstance(found, Outcome) and found.kind in SHARES
+        assert (found.end, found.good) == (end, False)

@@ -1,0 +1,348 @@
+"""Nothing a stranger sends can hurt: plans name no code, text steers no terminal, errors are one
+line, files are written where and how they should be."""
+
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from tests.plans import make_plan
+
+import ld3
+from ld3.cli import main
+from ld3.cli.say import say
+from ld3.errors import Ld3Error, ModelError, StoreError, one_line, printable
+from ld3.store import read_bytes, read_json, read_text, read_toml, write_json
+
+SMALL = ["--nfe", "2", "--pairs", "2", "--held-out", "2", "--preset", "fast", "--start", "logsnr"]
+SMALL += ["--teacher-steps", "4", "--recipe", "epochs=1"]
+
+OWN = """
+import sys
+import torch
+import ld3
+from pathlib import Path
+
+Path("ran").touch()
+
+
+def model(function, **more):
+    return ld3.FunctionModel(function, ld3.EDM(), "x0", (4,), **more)
+
+
+def good():
+    return model(lambda x, t, cond: x / (1 + t**2))
+
+
+def raises():
+    raise ValueError("first\\nsecond")
+
+
+def leaves():
+    sys.exit(7)
+
+
+def answer_raises():
+    return model(lambda x, t, cond: 1 / 0)
+
+
+def answer_leaves():
+    return model(lambda x, t, cond: sys.exit(0))
+
+
+def answers_nothing():
+    return model(lambda x, t, cond: None)
+
+
+def no_memory():
+    return model(lambda x, t, cond: x + torch.empty(10**15)[:1])
+
+
+def late():
+    calls = []
+
+    def function(x, t, cond):
+        calls.append(0)
+        if len(calls) > 40:
+            raise RuntimeError("too\\nlate")
+        return x / (1 + t**2)
+
+    return model(function)
+
+
+def condition_raises():
+    return model(lambda x, t, cond: x, make_conditions=lambda seeds: seeds[99])
+
+
+def wrong_condition():
+    return model(lambda x, t, cond: x, make_conditions=lambda seeds: [1, 2])
+
+
+def wrong_decoder():
+    return model(lambda x, t, cond: x / (1 + t**2), decoder=lambda x: None)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module of a user in the current folder; loading it leaves a file `ran`."""
+    name = f"own_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    yield name
+    sys.modules.pop(name, None)
+
+
+def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Exit code, and the error line."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    said = capsys.readouterr()
+    assert said.err.count("\n") <= 1 and "Traceback" not in said.out + said.err
+    return int(end.value.code or 0), said.err.strip()
+
+
+# Plans
+
+
+@pytest.mark.parametrize("command", ["sample", "score"])
+def test_a_plan_never_names_code_to_run(
+    command: str, own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    make_plan("edm", prediction="x0", name=f"{own}:good", shape=(4,)).save(file)
+    words = ["sample", "--plan", str(file), "--seeds", "0"] if command == "sample" else []
+    words = words or ["score", str(file), "--held-out", "2", "--out", str(tmp_path / "runs")]
+    code, said = ended(capsys, *words)
+    assert code == 2 and f"--model {own}:good" in said and "code that would run" in said
+    assert not (tmp_path / "ran").exists() and own not in sys.modules
+    with pytest.raises(Ld3Error, match="code that would run"):
+        ld3.run_sample(ld3.Plan.load(file), [0])
+    code, said = ended(capsys, *words, "--model", f"{own}:good", "--force")  # consent
+    assert code == 0 and (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("diffusers:owner/name", "would be fetched"),
+        ("os:getcwd", "code that would run"),
+        ("gone.pt", "is not here"),
+        ("own", "learned from Python"),
+    ],
+)
+def test_models_that_a_plan_may_not_open(name: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(Ld3Error, match=reason):
+        ld3.run_sample(make_plan(name=name), [0])
+    with pytest.raises(Ld3Error, match=reason):
+        next(ld3.run_score(make_plan(name=name), out=tmp_path))
+
+
+def test_a_shipped_model_is_opened_if_it_is_the_one(tmp_path: Path) -> None:
+    plan = make_plan("edm", prediction="x0", name="fashion", shape=(1, 28, 28))
+    with pytest.raises(Ld3Error, match="plan: got a model with weights"):
+        ld3.run_sample(plan, [0])
+
+
+# Text
+
+
+def test_printed_text_steers_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    title = "\x1b]0;owned\x07\x9b2J\u202e\r\x08"
+    assert printable(f"a{title}b\nc").count("\n") == 1
+    assert all(c.isprintable() or c == "\n" for c in printable(title))
+    say(title)
+    assert capsys.readouterr().out == printable(title) + "\n"
+    file = tmp_path / "plan.json"
+    make_plan(name=f"x{title}").save(file)
+    with pytest.raises(SystemExit):
+        main(["show", str(file)])
+    said = capsys.readouterr()
+    assert "owned" in said.out
+    assert all(c.isprintable() or c == "\n" for c in said.out + said.err)
+
+
+def test_the_command_line_prints_in_one_place_only() -> None:
+    folder = Path(ld3.__file__).parent
+    loose = [
+        str(file.relative_to(folder))
+        for file in folder.rglob("*.py")
+        if file.name != "say.py" and "files" not in file.parts
+        if "click.echo(" in (text := file.read_text("utf-8")) or "\n    print(" in text
+    ]
+    assert not loose
+
+
+def test_errors_are_one_line_whatever_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert one_line("a\nb\r\n\tc\x00") == "a b c\\x00"
+    assert len(one_line("x" * 10**6)) < 1100
+    code, said = ended(capsys, "learn", "--model", "a\nb\x1b[2J" + "c" * 5000)
+    assert code == 2 and len(said) < 1100 and "\x1b" not in said
+
+
+# A model of one's own
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("raises", "got ValueError: first second (own_"),
+        ("leaves", "got SystemExit: 7"),
+        ("answer_raises", "got ZeroDivisionError: division by zero (own_"),
+        ("answer_leaves", "got SystemExit: 0"),
+        ("answers_nothing", "got NoneType as its output, expected a tensor"),
+        ("no_memory", "out of memory: run fewer samples at a time (--batch 8, --recipe batch=1)"),
+        ("late", "got RuntimeError: too late (own_"),
+        ("condition_raises", "conditions: got IndexError"),
+        ("wrong_condition", "conditions: got list for 2 seeds"),
+        ("wrong_decoder", "decode: got NoneType for two samples"),
+        ("absent", "got no function 'absent'"),
+    ],
+)
+def test_a_model_that_fails_is_one_line(
+    function: str, reason: str, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = ended(capsys, "learn", "--model", f"{own}:{function}", *SMALL)
+    assert code == 2 and reason in said, said
+
+
+def test_modules_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = ended(capsys, "learn", "--model", "no_such_module:function")
+    assert (code, said) == (
+        2, "ld3: model no_such_module:function: got ModuleNotFoundError: No module named "
+        "'no_such_module'",
+    )  # fmt: skip
+    code, said = ended(capsys, "learn", "--model", "owner/name")
+    assert code == 2 and "diffusers:owner/name" in said
+
+
+def test_in_python_the_cause_is_kept() -> None:
+    model = ld3.FunctionModel(lambda x, t, cond: 1 / 0, ld3.EDM(), "x0", (4,))
+    with pytest.raises(ModelError, match="ZeroDivisionError") as raised:
+        ld3.bind(model)(torch.zeros(2, 4), torch.tensor(1.0))
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_what_nobody_thought_of_leaves_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LookupError("lost\nthings")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("ld3.cli.lists.print_table", fail)
+    code, said = ended(capsys, "solvers")
+    (file,) = tmp_path.glob("ld3-error-*.txt")
+    assert code == 1 and str(file) in said and "LookupError: lost things" in said
+    assert "report" in said and "in fail" in file.read_text("utf-8")
+    monkeypatch.setattr("ld3.cli.lists.print_table", lambda *_: torch.empty(10**15))
+    code, said = ended(capsys, "solvers")
+    assert code == 2 and "out of memory" in said and "--batch" in said
+
+
+# Options and files
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["learn", "--guidance", "nan"],
+        ["learn", "--guidance", "inf"],
+        ["learn", "--seed", "9" * 26],
+        ["learn", "--nfe", "100000"],
+        ["learn", "--nfe", "1-100000"],
+        ["learn", "--recipe", "rate=nan"],
+        ["sample", "--plan", "x.json", "--seeds", "9" * 26],
+        ["sample", "--plan", "x.json", "--seeds", "0-99999999999"],
+        ["show", "/dev/zero"],
+        ["show", "."],
+        ["show", "a" * 300],
+        ["inspect", "/dev/zero"],
+        ["report", "/dev/zero"],
+    ],
+)
+def test_bad_options_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = ended(capsys, *words)
+    assert code == 2 and said.startswith("ld3: ")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(StoreError, match="folder or device"):
+            read_bytes(path)
+    for path in (Path("a\x00b"), Path("a" * 300)):
+        with pytest.raises(StoreError, match="cannot read"):
+            read_json(path)
+        with pytest.raises(StoreError, match="cannot write"):
+            write_json(tmp_path / path, {})
+    (tmp_path / "latin").write_bytes(b"a\xe9b")
+    for read in (read_text, read_toml, read_json):
+        with pytest.raises(StoreError, match="latin"):
+            read(tmp_path / "latin")
+    (tmp_path / "deep").write_bytes(b"[" * 100_000)
+    (tmp_path / "deep.toml").write_bytes(b"a = " + b"[" * 100_000)
+    with pytest.raises(StoreError, match="not JSON"):
+        read_json(tmp_path / "deep")
+    with pytest.raises(StoreError, match="not TOML"):
+        read_toml(tmp_path / "deep.toml")
+    (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfone\n")
+    assert read_text(tmp_path / "marked") == "one\n"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664), (0o022, 0o644)])
+def test_files_follow_the_umask(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        write_json(tmp_path / "a.json", {})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a.json").stat().st_mode) == mode
+
+
+def test_writes_do_not_go_through_links(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    kept.write_text("{}")
+    (tmp_path / "link.json").symlink_to(kept)
+    write_json(tmp_path / "link.json", {"new": 1})
+    assert kept.read_text() == "{}" and not (tmp_path / "link.json").is_symlink()
+    assert read_json(tmp_path / "link.json") == {"new": 1}
+    with pytest.raises(StoreError, match="is a folder; nothing was changed"):
+        write_json(tmp_path, {})
+    assert json.loads(kept.read_text()) == {}
+
+
+def test_names_of_almost_any_length_can_be_written(tmp_path: Path) -> None:
+    file = tmp_path / ("n" * 250 + ".json")
+    write_json(file, {"a": 1})
+    assert read_json(file) == {"a": 1}
+
+
+def test_a_plan_that_ends_above_the_last_time_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for schedule in ("sd", "flow", "edm"):
+        made = ld3.make_schedule(schedule)
+        times = [made.t_max, 0.5 * made.t_max, 0.2 * made.t_max]
+        plan = make_plan(schedule, times=times, corrections=False)
+        plan.save(tmp_path / "plan.json")
+        picture = str(tmp_path / "times.png")
+        code, _ = ended(capsys, "show", str(tmp_path / "plan.json"), "--picture", picture)
+        assert code == 0
+
+
+def test_without_matplotlib_a_plan_is_learned_all_the_same(
+    own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(SystemExit) as end:
+        main(["learn", "--model", f"{own}:good", *SMALL])
+    said = capsys.readouterr().out.splitlines()
+    assert end.value.code == 0
+    assert "pip install 'ld3[report]'" in said[-2] and Path(said[-1].split()[-1]).is_file()
