@@ -7,6 +7,7 @@ complexes and learning seeds, because complexes differ far more than noise does.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import numpy as np
@@ -32,6 +33,7 @@ from ld3.table import Table
 from ld3.zoo.docking.model import DockingModel, is_docking
 
 RANKED = (1, 5)
+NEAR = 5.0  # Angstrom: poses that are drawn
 TEACHER, REFERENCE = "teacher", "reference"
 ERRORS = {"error": "RMSD", "median": "median RMSD", "near": f"% below {SUCCESS:g} A"}
 
@@ -231,29 +233,29 @@ def verdict(title: str, found: Mapping[str, Any], complexes: int) -> str:
     return f"{title}: the best baseline by mean RMSD to the teacher is `{best}`. {'; '.join(said)}."
 
 
-def _draw(session: Session, spec: CompareSpec, path: Any) -> None:
-    """Poses of the teacher, the default grid and the learned plan, from two noises: a typical one
-    and the one where the learned plan gains most."""
-    model = _docking(session)
-    target = session.held_out(spec.held_out).target
-    shown = {TEACHER: target}
-    for cell in cells_of(spec):
-        plain = cell.method == spec.names[0] or kind_of(cell.method) == "learned"
-        tuned = find_cell(session, spec, cell).tuned if plain and not cell.seed else None
+def _draw(session: Session, spec: CompareSpec, path: Path) -> None:
+    """Poses of the teacher, the first method and the last learned one, from two noises: one of
+    median gain, and the one of largest gain among those that stay near the teacher."""
+    model, shown = _docking(session), {TEACHER: session.held_out(spec.held_out).target}
+    learned = [method for method in spec.names if kind_of(method) == "learned"]
+    for method in (spec.names[0], *learned[-1:]):
+        cell = next(cell for cell in cells_of(spec) if cell.method == method)
+        tuned = find_cell(session, spec, cell).tuned
         if tuned is not None:
-            shown[cell.method] = poses_of(session, table_of(session, tuned), spec.held_out).atoms
-    rmsd = {
-        name: symmetric_rmsd(atoms, target, model.ligand.symmetries)
-        for name, atoms in shown.items()
+            shown[method] = poses_of(session, table_of(session, tuned), spec.held_out).atoms
+    names = list(shown)[1:]
+    rmsd = {n: symmetric_rmsd(shown[n], shown[TEACHER], model.ligand.symmetries) for n in names}
+    gain = rmsd[names[0]] - rmsd[names[-1]]
+    far = (rmsd[names[0]] > NEAR) | (rmsd[names[-1]] > NEAR)
+    picked = {
+        "median gain": int(torch.argsort(gain)[len(gain) // 2]),
+        "largest gain nearby": int(gain.masked_fill(far, -torch.inf).argmax()),
     }
-    first, last = rmsd[spec.names[0]], rmsd[list(shown)[-1]]
-    gain = first - last
-    typical = int(torch.argsort(gain)[len(gain) // 2])
     panels = []
-    for what, number in (("typical gain", typical), ("largest gain", int(gain.argmax()))):
-        errors = ", ".join(f"{name} {float(rmsd[name][number]):.2f}" for name in list(shown)[1:])
-        title = f"{what}; RMSD in A: {errors}"
-        panels.append((title, {name: atoms[number] for name, atoms in shown.items()}))
+    for what, number in picked.items():
+        errors = ", ".join(f"{name} {float(rmsd[name][number]):.2f}" for name in names)
+        poses = {name: atoms[number] for name, atoms in shown.items()}
+        panels.append((f"{what}; RMSD in A: {errors}", poses))
     draw_poses(path, panels, model.ligand.edges)
 
 
