@@ -103,10 +103,7 @@ def run_docking(options: DockingOptions, context: Context) -> Findings:
 def complex_values(session: Session, spec: CompareSpec, poses: int) -> dict[str, dict[str, Any]]:
     """By method: each metric, one value per seed; and RMSDs to the teacher, for a verdict."""
     model = session.model
-    own = {
-        TEACHER: [session.teacher.table(model.schedule, model.prediction)],
-        REFERENCE: [session.reference.table(model.schedule, model.prediction)],
-    }
+    own = {TEACHER: [session.teacher.table(model.schedule, model.prediction)]}
     for cell in cells_of(spec):
         tuned = find_cell(session, spec, cell).tuned
         if tuned is not None:
@@ -183,8 +180,6 @@ def error_table(title: str, found: Mapping[str, Any]) -> ResultTable:
     head = [f"{label}, {to}" for to in (TEACHER, REFERENCE) for label in ERRORS.values()]
     rows = []
     for method, several in found.items():
-        if method == REFERENCE:
-            continue
         cells: list[Value | None] = [value_of(several, key) for key in keys]
         if method == TEACHER:
             cells[:3] = [None] * 3  # to itself
@@ -213,7 +208,7 @@ def verdict(title: str, found: Mapping[str, Any], complexes: int) -> str:
     errors = {
         method: matrix(several, "error_teacher")
         for method, several in found.items()
-        if method not in (TEACHER, REFERENCE)
+        if method != TEACHER
     }
     baselines = [method for method in errors if kind_of(method) != "learned"]
     learned = [method for method in errors if kind_of(method) == "learned"]
