@@ -27,9 +27,15 @@ from ld3.searches.registry import SEARCHES
 from ld3.zoo import SHIPPED
 
 NAMED = {*METHODS, *SEARCHES, *LEARNED}
+ALL = cli.commands | {
+    f"{name} {part}": inner
+    for name, group in cli.commands.items()
+    if isinstance(group, click.Group)
+    for part, inner in group.commands.items()
+}
 OPTIONS = [
     pytest.param(name, option, id=f"{name} {option.opts[0]}")
-    for name, command in cli.commands.items()
+    for name, command in ALL.items()
     for option in command.params
     if isinstance(option, click.Option)
 ]
@@ -107,7 +113,7 @@ def test_mistakes_are_one_line_and_exit_2(words: list[str], hint: str) -> None:
 
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_every_option_has_help_and_shows_its_default(command: str, option: click.Option) -> None:
-    record = option.get_help_record(click.Context(cli.commands[command]))
+    record = option.get_help_record(click.Context(ALL[command]))
     assert record is not None
     _, text = record
     said, _, default = text.partition("  [")

@@ -678,6 +678,65 @@ def test_wan_video_to_video(strength: float) -> None:
     assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max().clamp(min=1)
 
 
+@pytest.mark.parametrize("strength", [1.0, 0.7])
+def test_ltx_with_an_image(strength: float) -> None:
+    """Tokens of the given image are held, the others step as with the stock scheduler."""
+    from diffusers.pipelines.ltx.pipeline_ltx_condition import LTXVideoCondition
+
+    image = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    plan = make_plan(ld3.Flow(), "euler", prediction="flow", steps=4, net_times=False,
+                     corrections=False, shape=(32, 8))  # fmt: skip
+
+    def run(scheduler: Any) -> list[Tensor]:
+        pipe = diffusers.LTXConditionPipeline(**(base.components | {"scheduler": scheduler}))
+        pipe.set_progress_bar_config(disable=True)
+        states: list[Tensor] = []
+
+        def keep(pipe: Any, i: int, t: Any, words: dict[str, Any]) -> dict[str, Any]:
+            states.append(words["latents"])
+            return {}
+
+        call = {**CALLS["ltx"], "prompt": ["a dog"]}
+        given = [LTXVideoCondition(video=image[None], strength=strength)]
+        pipe(**call, conditions=given, timesteps=told, guidance_scale=3.0, output_type="latent",
+             image_cond_noise_scale=0.0, callback_on_step_end=keep,
+             generator=torch.Generator().manual_seed(1))  # fmt: skip
+        return states
+
+    base = TINY["ltx"]()
+    told = (1000 * plan.grid.times[:-1]).tolist()
+    ours = run(LD3Scheduler.from_plan(plan))
+    stock = run(make_scheduler("FlowMatchEulerDiscreteScheduler"))
+    assert len(ours) == len(stock) == 4
+    for a, b in zip(ours[:-1], stock[:-1], strict=True):  # the stock's last step goes to zero
+        assert (a - b).abs().max() < 1e-4 * b.abs().max()
+
+
+@pytest.mark.parametrize("name", ["dpmpp", "ipndm"])  # on x0, and on velocities
+def test_tokens_that_wait_have_their_own_time(name: str) -> None:
+    """A network that always sees the same x0 draws it, also where a token starts later."""
+    plan = make_plan(ld3.Flow(), name, prediction="flow", steps=6, net_times=False,
+                     corrections=False)  # fmt: skip
+    scheduler = LD3Scheduler.from_plan(plan)
+    x0, noise = torch.full((1, 2, 3), 0.4).double(), torch.randn(1, 2, 3).double()
+    begins = torch.tensor([[plan.times[0], plan.times[3]]]).double()
+    x = (1 - begins[..., None]) * x0 + begins[..., None] * noise
+    for t in scheduler.timesteps:
+        own = torch.minimum(t.double() / 1000, begins)
+        velocity = (x - x0) / own[..., None]
+        (moved,) = scheduler.step(-velocity, t, x, return_dict=False,
+                                  per_token_timesteps=1000 * own)  # fmt: skip
+        x = torch.where((t.double() / 1000 - 1e-6 < begins)[..., None], moved, x)
+    end = plan.times[-1]
+    assert (x - ((1 - end) * x0 + end * noise)).abs().max() < 1e-5
+
+
+def test_tokens_of_their_own_times_want_a_flow() -> None:
+    scheduler, x = LD3Scheduler.from_plan(make_plan()), torch.ones(1, 4, 2)
+    with pytest.raises(PlanError, match="a plan that is no flow"):
+        scheduler.step(x, scheduler.timesteps[0], x, per_token_timesteps=torch.ones(1, 4))
+
+
 # ---- the way back to stock schedulers
 
 

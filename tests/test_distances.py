@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+import ld3
 from ld3.distances import DISTANCES, FeatureDistance, l1, l2, pseudo_huber
 from ld3.distances.clouds import chamfer
 from ld3.distances.lpips import LpipsFeatures, load_lpips
@@ -526,3 +527,30 @@ def test_images_only(tmp_path: Path, state: dict[str, Tensor]) -> None:
     x = torch.zeros(1, 3, 32, 32, device="meta")
     with pytest.raises(ModelError, match="got images on meta, wanted cpu"):
         distance(x, x)
+
+
+def test_the_distance_that_auto_stands_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Perceptual where it can be, and the reason is said; a file of weights by its path."""
+    from ld3.zoo.loading import make_measure, of_model
+
+    def own(*shape: int) -> ld3.FunctionModel:
+        return ld3.FunctionModel(lambda x, t, c: x / (1 + t**2), ld3.EDM(), "x0", shape)
+
+    image, vector = (of_model(own(*shape), "own") for shape in ((3, 32, 32), (7,)))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    assert make_measure("auto", vector).title == "l2 (samples are no images)"
+    found = make_measure("auto", image)
+    assert found.name == "l2" and "--distance lpips-vgg:FILE" in found.reason
+    weights = LpipsFeatures("alex").to_empty(device="cpu").state_dict()
+    heads = {
+        f"lin{i}.model.1.weight": torch.ones(1, c, 1, 1)
+        for i, c in enumerate((64, 192, 384, 256, 256))
+    }
+    torch.save({**{k: torch.ones_like(v) for k, v in weights.items()}, **heads}, tmp_path / "w.pth")
+    named = make_measure(f"lpips-alex:{tmp_path / 'w.pth'}", image)
+    assert named.title == "lpips-alex" and isinstance(named.distance, FeatureDistance)
+    with pytest.raises(ModelError, match="which is no file"):
+        make_measure("lpips-vgg:absent.pth", image)
+    monkeypatch.setattr("ld3.zoo.loading.lpips_is_here", lambda net: True)
+    monkeypatch.setattr("ld3.zoo.loading.load_lpips", lambda net, path: named.distance)
+    assert make_measure("auto", image).title.startswith("lpips-vgg (samples are images")

@@ -11,6 +11,7 @@ A block is left out only by a comment on the line above: <!-- not run: the reaso
 
 import ast
 import importlib
+import importlib.util
 import io
 import math
 import re
@@ -24,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
+import click
 import pytest
 
 from ld3.cli import cli, main
@@ -269,7 +271,8 @@ def test_commands_exist(page: Path) -> None:
         if words[0] == "pip":
             for extra in re.findall(r"\[([\w,-]+)\]", " ".join(words)):
                 assert set(extra.split(",")) <= set(project["optional-dependencies"]), here
-        for script in (word for word in words if word.endswith(".py")):
+        made = words[:2] == ["ld3", "init"]
+        for script in (word for word in words if word.endswith(".py") and not made):
             assert (ROOT / script).is_file(), f"{here}: no such file"
         for option, value in re.findall(r"--(\w+)[ =]([\w-]+)", " ".join(words)):
             known = REGISTRIES.get(option)
@@ -278,6 +281,9 @@ def test_commands_exist(page: Path) -> None:
 
 def check_ld3(words: list[str], here: str) -> None:
     command = cli.commands.get(words[1]) if len(words) > 1 else None
+    if isinstance(command, click.Group) and len(words) > 2:
+        assert words[2] in command.commands, f"{here}: no such command"
+        command = command.commands[words[2]]
     assert command or len(words) < 2 or words[1].startswith("-"), f"{here}: no such command"
     known = {"-h", "--help"} | {opt for p in (command or cli).params for opt in p.opts}
     for word in words[1:]:
@@ -340,3 +346,39 @@ def imported(node: ast.AST) -> set[str]:
         paths = [f"{node.module}.{alias.name}" for alias in node.names]
     parts = [path.split(".") for path in paths]
     return {path[1] for path in parts if path[0] == "ld3" and len(path) > 1} - {"__version__"}
+
+
+def test_the_page_of_commands_is_new() -> None:
+    """`python tools/reference.py` writes it."""
+    found = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
+    assert found is not None and found.loader is not None
+    made = importlib.util.module_from_spec(found)
+    found.loader.exec_module(made)
+    assert (ROOT / "docs" / "commands.md").read_text("utf-8") == made.page()
+
+
+# Prose: README, tutorials and how-to pages
+
+EASY = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("glossary", "index", "evaluate", "scale")),
+]
+PRIVATE = re.compile(
+    r"\b(the judge|judges?|door|told|mend(?:s|ed|ing)?|noises|what one gets|with chance)\b", re.I
+)
+
+
+def sentences(page: Path) -> list[str]:
+    """Sentences of running text and of cells; code and comments left out."""
+    left_out = re.compile(r"```.*?```|<!--.*?-->|`[^`]*`|\$[^$]*\$", flags=re.DOTALL)
+    text = left_out.sub(" code ", page.read_text("utf-8"))
+    paragraphs = re.split(r"\n\s*\n|\n(?=[-*|#\d])|\|", text)
+    return [s for p in paragraphs for s in re.split(r"(?<=[.!?:]) ", " ".join(p.split())) if s]
+
+
+@pytest.mark.parametrize("page", [p for p in EASY if p.is_file()], ids=lambda page: page.stem)
+def test_prose_is_easy_to_read(page: Path) -> None:
+    found = sentences(page)
+    assert found and not [s for s in found if len(s.split()) > 35]
+    assert not [s for s in found if PRIVATE.search(s)]

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 import sys
 import tomllib
@@ -535,3 +536,61 @@ def test_other_exports_do_not_need_diffusers(tmp_path: Path, monkeypatch: Any) -
         monkeypatch.setitem(sys.modules, name, None)
     for target in NO_DIFFUSERS:
         assert export_plans(target, [make_plan()], tmp_path / target).files
+
+
+# ---- sigmas for servers and stable-diffusion.cpp
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning")
+@pytest.mark.parametrize(("noise", "prediction"), [("sd", "eps"), ("flow", "flow"), ("edm", "x0")])
+def test_sigmas_for_servers(noise: str, prediction: str, tmp_path: Path) -> None:
+    shift = 3.0
+    flow = ld3.Flow(0.001, shift * 0.999 / (1 + (shift - 1) * 0.999))
+    schedule = flow if noise == "flow" else ld3.make_schedule(noise)
+    plan = make_plan(schedule, "euler", prediction=prediction, net_times=False, corrections=False)
+    made = export_plans("sigmas", [plan], tmp_path)
+    assert made.notes == []
+    wanted = level(plan, plan.grid.times).tolist()
+    body = json.loads((tmp_path / "sdcpp-5.json").read_text())["sample_params"]
+    assert (body["sample_method"], body["sample_steps"]) == ("euler", 5)
+    assert body["custom_sigmas"] == wanted
+    line = (tmp_path / "sdcpp-5.txt").read_text()
+    listed = re.fullmatch(r'--sampling-method euler --steps 5 --sigmas "([0-9.,]+)"\n', line)
+    assert listed is not None
+    assert [float(n) for n in listed[1].split(",")] == pytest.approx(wanted, rel=1e-7)
+    if noise == "edm":
+        assert not (tmp_path / "diffusers-5.json").exists()
+        return
+    diffusers = pytest.importorskip("diffusers")
+    content = json.loads((tmp_path / "diffusers-5.json").read_text())
+    if noise == "sd":
+        betas = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
+        stock = diffusers.EulerDiscreteScheduler(**betas)
+        stock.set_timesteps(sigmas=content["sigmas"])
+        assert stock.sigmas.tolist() == pytest.approx(wanted, rel=1e-5)
+        return
+    kind = diffusers.FlowMatchEulerDiscreteScheduler
+    shifted = content["if_the_server_shifts"]
+    assert shifted["shift"] == pytest.approx(3.0)
+    for stock, numbers in (
+        (kind(shift=1.0), content["sigmas"]),
+        (kind(shift=3.0), shifted["sigmas"]),
+    ):
+        stock.set_timesteps(sigmas=numbers)
+        assert stock.sigmas.tolist() == pytest.approx([*wanted[:-1], 0.0], rel=1e-5)
+    moving = kind(use_dynamic_shifting=True)  # as in Flux: exp(mu) is the shift
+    moving.set_timesteps(sigmas=shifted["sigmas"], mu=math.log(3.0))
+    assert moving.sigmas.tolist() == pytest.approx([*wanted[:-1], 0.0], rel=1e-5)
+
+
+def test_sigmas_say_what_they_cannot_hold(tmp_path: Path) -> None:
+    made = export_plans("sigmas", [make_plan("sd", "dpmpp", 2)], tmp_path)
+    assert len(made.notes) == 2
+    assert "cannot hold the plan's learned coefficients and network times" in made.notes[0]
+    assert "the times are for dpmpp-2; a server that steps with Euler" in made.notes[1]
+    assert "--sampling-method dpm++2m " in (tmp_path / "sdcpp-5.txt").read_text()
+    export_plans("sigmas", [make_plan("sd", "unipc", 3)], tmp_path)
+    assert (tmp_path / "sdcpp-5.txt").read_text().startswith("--steps 5")
+    shown = "\n".join(paste_lines("sigmas", make_plan("flow", "euler", prediction="flow")))
+    assert "where the scheduler shifts by 1" in shown and "sd-cli --sampling-method" in shown

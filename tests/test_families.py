@@ -22,6 +22,7 @@ from ld3.report.plans import (
     learned_lines,
     plan_lines,
 )
+from ld3.report.tables import significant
 from ld3.runs.family import FamilyResult, run_family
 from ld3.runs.score import run_score
 from ld3.schedules import SCHEDULES, Schedule, make_schedule
@@ -114,6 +115,8 @@ def test_one_file_answers_for_all(family: FamilyResult) -> None:
         assert member.nfe == len(member.times) - 1 == nfe
         assert member.corrections is not None  # refined
         assert member.table().nfe == nfe
+    assert len(list(family.folder.glob("*/plan.json"))) == 4  # runs of members are in its folder
+    assert {place.name for place in family.folder.parent.iterdir()} == {"cache", family.folder.name}
     for nfe in (2, 3, 9, 20):  # outside the range: the family alone
         member = Plan.checked(plan.at(nfe).model_dump(mode="json"))
         assert member.corrections is None
@@ -272,7 +275,7 @@ def test_a_plan_is_scored_at_other_guidance(tmp_path: Path) -> None:
     assert own == rows[1]
     lines = list(guidance_lines(plan, rows, count))
     assert [line.split()[0] for line in lines[2:6]] == ["1", "2.5", "4", "9"]
-    assert lines[2].split()[3] == f"{rows[0].plan.distance:.5f}"
+    assert lines[2].split()[3] == significant(rows[0].plan.distance)
     draw_guidance(rows, tmp_path / "ages.png")
     assert (tmp_path / "ages.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(PlanError, match="shape"):

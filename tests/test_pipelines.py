@@ -701,7 +701,10 @@ def test_code_in_a_folder_never_runs(changed: Path) -> None:
         ({"unet": ["mine", "MyNetwork"]}, "got a unet from 'mine'"),
         ({"_class_name": ["pipeline", "MyPipeline"]}, "code in a folder is never run"),
         ({"_class_name": "MyPipeline"}, "unknown pipeline 'MyPipeline'"),
-        ({"_class_name": "DiffusionPipeline"}, "unknown pipeline 'DiffusionPipeline'"),
+        (
+            {"_class_name": "DiffusionPipeline"},
+            "got DiffusionPipeline, known to diffusers but not supported yet",
+        ),
         ({"scheduler": ["diffusers", "NoSuchScheduler"]}, "cannot be loaded"),
     ):
         (changed / "model_index.json").write_text(json.dumps(index | parts))

@@ -8,18 +8,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import ld3
 from checkpoint_files import POINT_ARGS, POINTS, point_cloud, point_state, saved, weight, write
+from ld3 import zoo
 from ld3.cli import main
 from ld3.errors import Ld3Error, ModelError, SpecError
+from ld3.images import as_images
 from ld3.metrics import points as metrics
 from ld3.metrics.assignment import assign
 from ld3.options import PipelineOptions
+from ld3.runs.experiments.context import Context
+from ld3.runs.experiments.points import PointsOptions, run_points
+from ld3.runs.progress import silent
 from ld3.zoo.checkpoints.load import convert_checkpoint, inspect_checkpoint, load_checkpoint
 from ld3.zoo.checkpoints.reader import read_checkpoint
+from ld3.zoo.loading import load_model, make_measure
 from ld3.zoo.points import PointConfig, PointModel, PointNetwork
 
 FIXTURES = Path(__file__).parents[2] / "shared" / "fixtures"
@@ -273,6 +279,137 @@ def test_hostile_arguments_run_nothing(tmp_path: Path, capsys: pytest.CaptureFix
         said = capsys.readouterr().err
         assert stop.value.code == 2 and said.count("\n") == 1 and "system" in said
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.pt"]
+
+
+def run(*words: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 0
+
+
+SMALL = ["--pairs", "2", "--held-out", "2", "--teacher-steps", "4", "--reference-steps", "4",
+         "--preset", "fast", "--recipe", "epochs=1", "--start", "uniform"]  # fmt: skip
+
+
+def test_learn_sample_and_compare_by_the_command_line(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs, model = tmp_path / "runs", ["--model", str(file)]
+    run("learn", *model, "--nfe", "2", "--solver", "euler", "--distance", "chamfer", *SMALL,
+        "--out", str(runs))  # fmt: skip
+    (plan,) = runs.glob("*/plan.json")
+    told = json.loads(plan.read_text())
+    assert told["model"]["name"] == str(file) and (plan.parent / "samples.png").is_file()
+    run("sample", "--plan", str(plan), "--seeds", "0-2", "--out", str(tmp_path / "samples"))
+    samples = load_file(tmp_path / "samples" / "samples.safetensors")["samples"]
+    assert samples.shape == (3, 32, 3)
+    made = {entry.name for entry in (tmp_path / "samples").iterdir()}
+    assert {"0.png", "1.png", "2.png", "sheet.png"} <= made
+    real = tmp_path / "real.safetensors"
+    save_file({"clouds": clouds(6, 32, 0)}, real)
+    compare = [
+        "compare", *model, "--methods", "uniform,ld3", "--nfe", "2", "--solvers", "euler",
+        "--valid", "2", *SMALL, "--full", "--judged", "40", "--out", str(tmp_path / "c"),
+    ]  # fmt: skip
+    run(*compare, "--features", str(real))
+    found = json.loads((tmp_path / "c" / "compare.json").read_text())
+    keys = {metric["key"] for metric in found["metrics"]}
+    assert {"mmd", "coverage", "nna", "jsd", "jsd_half"} <= keys and "frechet" not in keys
+    scores = found["blocks"][0]["rows"][0]["scores"]
+    assert 0 < scores["mmd"]["low"] <= scores["mmd"]["value"] and scores["coverage"]["high"] <= 100
+    assert found["pictures"]["teacher"]  # drawn clouds
+    capsys.readouterr()
+    save_file({"clouds": clouds(6, 30, 0)}, real)
+    save_file({"points": clouds(6, 32, 0)}, tmp_path / "other.safetensors")
+    for name, message in (("real", "32 points against 30"), ("other", "a tensor `clouds`")):
+        with pytest.raises(SystemExit) as stop:
+            main([*compare, "--features", str(tmp_path / f"{name}.safetensors")])
+        said = capsys.readouterr().err
+        assert stop.value.code == 2 and message in said and said.count("\n") == 1
+    with pytest.raises(SystemExit) as stop:
+        main(compare)
+    assert "no real clouds" in capsys.readouterr().err
+
+
+def test_chamfer_is_for_clouds_and_perceptual_for_images(file: Path) -> None:
+    fashion, points = load_model("fashion"), load_model("fashion-points")
+    for own in (points, load_model(str(file))):
+        assert make_measure("auto", own).name == "l2"
+    assert make_measure("auto", fashion).name == "perceptual"
+    assert make_measure("chamfer", points).distance is ld3.DISTANCES["chamfer"]
+    with pytest.raises(SpecError, match=r"chamfer for fashion of shape \[1, 28, 28\]"):
+        make_measure("chamfer", fashion)
+    with pytest.raises(SpecError, match="unknown distance 'perceptual'"):
+        make_measure("perceptual", points)
+
+
+# The shipped model
+
+
+def test_the_shipped_model() -> None:
+    model = zoo.load("fashion-points")
+    assert isinstance(model, PointModel) and model.shape == (512, 3)
+    ld3.check_model(model)
+    seeds, real = range(40), zoo.real_clouds()
+    k = ld3.knots(model.schedule, ld3.make_grid("uniform", model.schedule, 10))
+    with torch.no_grad():
+        denoise = ld3.bind(model, model.conditions(seeds))
+        drawn = ld3.integrate(denoise, ld3.make_solver("ipndm"), k, ld3.prior(model, seeds))
+    assert real.shape == (100, 512, 3) and real.std() == pytest.approx(1, abs=0.01)
+    own, noisy = (metrics.to_box(x)[:, ::4] for x in (drawn, ld3.prior(model, seeds)))
+    data = metrics.to_box(real)[:40, ::4]
+    far = metrics.chamfer_matrix(noisy, data).amin(0).mean()
+    near = metrics.chamfer_matrix(own, data).amin(0).mean()
+    assert near < 0.5 * far  # samples are nearer to shoes than noise is
+
+
+# The experiment
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learned": "ld3-paper"}, "unknown learned method 'ld3-paper'"),
+        ({"learn_with": ["l2", "chamfr"]}, "did you mean 'chamfer'"),
+        ({"clouds": 9}, "clouds: got 9, expected 1 to held_out = 4"),
+    ],
+)
+def test_options_of_the_experiment(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    compare = {"methods": ["uniform", "ld3"], "solvers": ["euler"], "nfe": [2], "held_out": 4}
+    options = {"compare": compare, "show": ["distance"], "clouds": 2, **changes}
+    context = Context("fashion-points", tmp_path, tmp_path, silent)
+    with pytest.raises(SpecError, match=message):
+        PointsOptions(**options).checked(context)
+
+
+def test_the_experiment_wants_clouds(tmp_path: Path) -> None:
+    compare = {
+        "methods": ["uniform", "ld3"], "nfe": [2], "held_out": 2, "teacher_steps": 2, "pairs": 2,
+    }  # fmt: skip
+    options = PointsOptions(compare=compare, show=("distance",), clouds=2)
+    with pytest.raises(SpecError, match="points: got fashion, expected a model of point clouds"):
+        run_points(options, Context("fashion", tmp_path, tmp_path, silent))
+
+
+# Drawings
+
+
+def test_clouds_are_drawn_from_one_side() -> None:
+    ball = clouds(2, 400, 0)
+    images = as_images(ball, 40)
+    assert images is not None and images.shape == (2, 3, 40, 40)
+    assert float(images.min()) >= -1 and float(images.max()) == 1  # white around it
+    moved = as_images(3 * ball + 7, 40)  # place and size do not matter
+    assert moved is not None and (moved - images).abs().mean() < 1e-3
+    front, behind = torch.zeros(1, 60, 3), torch.zeros(1, 60, 3)
+    front[0, :30], behind[0, :30] = clouds(1, 30, 1)[0], clouds(1, 30, 1)[0]
+    front[0, 30:, 2], behind[0, 30:, 2] = 3.0, -3.0
+    assert not torch.equal(as_images(front, 40), as_images(behind, 40))
+    assert as_images(torch.zeros(2, 5)) is None
+    picture = torch.zeros(2, 1, 8, 8)
+    assert as_images(picture) is picture
+    broken = as_images(torch.full((1, 9, 3), torch.nan), 20)
+    assert broken is not None and bool((broken == 1).all())
 
 
 # Metrics

@@ -3,6 +3,7 @@ line, files are written where and how they should be."""
 
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Iterator
@@ -345,4 +346,43 @@ def test_without_matplotlib_a_plan_is_learned_all_the_same(
         main(["learn", "--model", f"{own}:good", *SMALL])
     said = capsys.readouterr().out.splitlines()
     assert end.value.code == 0
-    assert "pip install 'ld3[report]'" in said[-2] and Path(said[-1].split()[-1]).is_file()
+    assert any("pip install 'ld3[report]'" in line for line in said)
+    assert Path(said[-1].split()[-1]).is_file()
+
+
+# SECURITY.md, sentence by sentence, where no test above or elsewhere does it
+
+
+def test_nothing_imports_what_could_run_or_fetch() -> None:
+    """No pickle, eval, exec or sockets in the package; TorchScript in one place."""
+    folder = Path(ld3.__file__).parent
+    banned = re.compile(
+        r"^\s*(import|from) (pickle|dill|joblib|requests|urllib|socket|http)\b|"
+        r"(?<![\w.])(eval|exec)\(|pickle\.load|weights_only=False|trust_remote_code=True",
+        re.MULTILINE,
+    )
+    found = {
+        str(file.relative_to(folder)): match.group(0).strip()
+        for file in folder.rglob("*.py")
+        if (match := banned.search(file.read_text("utf-8")))
+    }
+    assert found == {"export/zoo_files.py": "from urllib"}  # `ld3 zoo` with an address
+    scripts = [f.name for f in folder.rglob("*.py") if "torch.jit.load" in f.read_text("utf-8")]
+    assert scripts == ["features.py"]
+
+
+def test_importing_learning_and_sampling_open_no_connection(
+    own: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+    with pytest.raises(SystemExit) as end:
+        main(["learn", "--model", f"{own}:good", *SMALL, "--out", "runs"])
+    assert end.value.code == 0
+    (plan,) = tmp_path.glob("runs/*/plan.json")
+    with pytest.raises(SystemExit) as end:
+        main(["sample", "--plan", str(plan), "--model", f"{own}:good", "--seeds", "0"])
+    assert end.value.code == 0

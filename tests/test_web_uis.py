@@ -1,6 +1,6 @@
 """How ComfyUI, AUTOMATIC1111 and Forge are really used: other steps, parts of plans, wrong models.
 
-The stand-ins of the tools are ours; `tools/webuis.py` runs the same against the tools themselves.
+The stand-ins of the tools are ours; `tools/webuis` runs the same against the tools themselves.
 """
 
 import asyncio
@@ -120,6 +120,9 @@ def test_which_plan_is_nearest(capsys: pytest.CaptureFixture[str]) -> None:
         if asked is top:
             assert (last, first) == wanted
     assert "all 12 steps" in capsys.readouterr().out
+    clean = torch.tensor([0.01, plans[0]["sigmas"][-1]])
+    x = torch.ones(2, 3)
+    assert ld3_sampler.sample_ld3(plans, lambda x, s: 0 * x, x, clean) is x  # nothing to remove
     for sigmas in (torch.tensor([10.0, 3.0, 1.0]), top[:5]):
         with pytest.raises(ValueError, match="take them from the same plan"):
             ld3_plans.nearest_part(plans, sigmas, True)
@@ -189,6 +192,10 @@ def test_denoisers_of_kdiffusion_are_checked() -> None:
     ):
         with pytest.raises(ValueError, match="use a plan that was learned for this model"):
             ld3_model.check_model(content, wrong)
+    flow = record(make_plan("flow", prediction="flow"))
+    ld3_model.check_model(flow, denoiser_of("", trained))
+    with pytest.raises(ValueError, match="got one that predicts another quantity"):
+        ld3_model.check_model(flow, denoiser_of("", own))
 
 
 # ---- AUTOMATIC1111 and Forge
@@ -394,6 +401,10 @@ def test_lists_of_ksampler(tmp_path: Path) -> None:
         sigmas = samplers.SCHEDULER_HANDLERS["ld3_my_plan"].handler(model.model_sampling, 6)
         found = sample_custom(model, KSAMPLER(sampling.sample_ld3_my_plan), sigmas, spy.noise)
         assert spy.loss(found) < 1e-4
+        sampler = KSAMPLER(sampling.sample_ld3_my_plan)  # as two nodes KSamplerAdvanced do
+        middle = sample_custom(model, sampler, sigmas[:4], spy.noise)
+        found = sample_custom(model, sampler, sigmas[3:], torch.zeros_like(spy.noise), middle)
+        assert spy.loss(found) < 1e-4
         other = Model(make_plan("flow", prediction="flow"), spy.output).model_sampling
         with pytest.raises(ValueError, match="use a plan that was learned for this model"):
             samplers.SCHEDULER_HANDLERS["ld3_my_plan"].handler(other, 6)
@@ -449,6 +460,8 @@ def test_registry_metadata(tmp_path: Path, target: str) -> None:
     assert comfy["DisplayName"].startswith("LD3")
     with pytest.raises(SpecError, match="wanted letters, digits and hyphens"):
         export_plans(target, [make_plan()], tmp_path, Wish(publisher='x"\n[tool'))
+    with pytest.raises(SpecError, match="licence: got"):
+        export_plans(target, [make_plan()], tmp_path, Wish(licence='x"}\n'))
 
 
 def test_example_workflows(tmp_path: Path) -> None:

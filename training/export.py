@@ -15,13 +15,22 @@ from typing import Any
 
 import torch
 from data import DATA, load
+from points import POINTS, TEST_CLOUDS, test_clouds
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ld3.metrics import Moments, frechet_distance
 from ld3.zoo import magnitude, networks
+from ld3.zoo.points import PointConfig, PointNetwork
 
-NAMES = ["fashion", "fashion-flow", "fashion-latent", "autoencoder", "perceptual", "judge"]
+NAMES = [
+    "fashion", "fashion-flow", "fashion-latent", "fashion-points", "autoencoder", "perceptual",
+    "judge",
+]  # fmt: skip
+BESIDE = {
+    "judge": ("judge_stats.safetensors",),
+    "fashion-points": ("fashion-points-test.safetensors",),
+}  # files that belong to others
 WEIGHTS = Path(__file__).resolve().parent.parent / "src" / "ld3" / "zoo" / "weights"
 
 
@@ -35,9 +44,13 @@ def halve(name: str, value: Tensor) -> Tensor:
     return half.contiguous()
 
 
+def point_network(**sizes: Any) -> PointNetwork:
+    return PointNetwork(PointConfig(**{**sizes, "widths": tuple(sizes["widths"])}))
+
+
 def build(about: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The network of a manifest entry with the weights given, as float32."""
-    kinds = {"MagnitudeUNet": magnitude.MagnitudeUNet}
+    kinds = {"MagnitudeUNet": magnitude.MagnitudeUNet, "PointNetwork": point_network}
     kind = kinds.get(about["class"]) or getattr(networks, about["class"])
     net: nn.Module = kind(**about["arguments"])
     net.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
@@ -48,6 +61,9 @@ def build(about: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
 def probe(net: nn.Module, about: dict[str, Any]) -> Tensor:
     """Output of a network on fixed noise."""
     g = torch.Generator().manual_seed(0)
+    if isinstance(net, PointNetwork):
+        z = net.flow.inverse(torch.randn(16, about["arguments"]["latent"], generator=g))
+        return net.eps(torch.randn(16, 64, 3, generator=g), torch.linspace(1e-4, 0.02, 16), z)
     if "shape" in about:  # a diffusion model
         u, label = torch.linspace(0, 1, 16), torch.arange(16) % 11
         return net(torch.randn(16, *about["shape"], generator=g), u, label)
@@ -91,6 +107,8 @@ def main() -> None:
     for name in NAMES:
         run = args.runs / name / "final.pt"
         if not run.exists():
+            kept = [f"{name}.safetensors", *BESIDE.get(name, ())]
+            files |= {file: old[file] for file in kept if file in old}
             continue
         final = torch.load(run, weights_only=True)
         about, full = json.loads(final["about"]), final["weights"]
@@ -110,6 +128,10 @@ def main() -> None:
                 continue
             files[key] = {**judge_statistics(net, args.data, path), **digest(path), "judge": judge}
             print("Frechet distance of train to test:", files[key]["frechet_train_test"])
+        if isinstance(net, PointNetwork):
+            path = args.weights / "fashion-points-test.safetensors"
+            save_file({"clouds": test_clouds(args.data).half()}, path)
+            files[path.name] = {**digest(path), "tensors": {"clouds": [TEST_CLOUDS, POINTS, 3]}}
     total = sum(entry["bytes"] for entry in files.values())
     for name in files:
         (args.weights / name).chmod(0o644)

@@ -13,7 +13,7 @@ each group of 32 has a step n of its own. beta is at most 0.02: while training, 
 times as large as usual, because edges of shapes are learned slowly otherwise. The encoder is not
 part of the shipped file.
 
-    python training/points.py --iterations 5000 --batch 32 --lr 0.002 --seed 7
+    python training/points.py --iterations 3000 --batch 16 --lr 0.002 --seed 7
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from data import load
+from data import load, stream
 from loop import Plan, arguments, finish, train
 from torch import Tensor, nn
 
@@ -36,6 +36,7 @@ POINTS = 512  # of a sample
 SEEN, GROUPS = 256, 8  # points of a cloud in one iteration, and steps they are at
 FACTOR = 100.0  # of beta and sin beta while training
 PRIOR = 1e-3  # weight of the prior
+TEST_CLOUDS = 100  # shipped, to compare samples with
 SHOES = (7, 9)  # sneakers and ankle boots
 ABOUT: dict[str, Any] = {
     "class": "PointNetwork",
@@ -66,6 +67,11 @@ def clouds(images: Tensor, points: int, g: torch.Generator) -> Tensor:
     cloud = torch.stack([xy[..., 0], -xy[..., 1], 0.7 * height[:, 0, 0]], -1)
     cloud = cloud - cloud.mean(1, keepdim=True)
     return cloud / cloud.square().mean((1, 2), keepdim=True).sqrt()
+
+
+def test_clouds(folder: Path) -> Tensor:
+    """Clouds of the first test images, (TEST_CLOUDS, POINTS, 3)."""
+    return clouds(shoes(folder, "t10k")[0][:TEST_CLOUDS], POINTS, stream(0, 2, 0))
 
 
 class Encoder(nn.Module):
@@ -135,7 +141,7 @@ def loss(learner: nn.Module, images: Tensor, _: Tensor, g: torch.Generator) -> T
 
 
 def main() -> None:
-    parser = arguments(__doc__ or "", "fashion-points", 5000, 2e-3)
+    parser = arguments(__doc__ or "", "fashion-points", 3000, 2e-3)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)

@@ -113,6 +113,7 @@ class Provenance(_Part):
     reference: dict[str, Any] = {}  # the solution that `to_accurate` compares with
     starts: StartsPart = StartsPart()
     start: Text = ""  # the one that ended best
+    distance: Text = ""  # that was learned with, and why if `auto` chose it
     secant: Number = 0.0  # slopes in time are secants of this half-width in lam; 0: exact
     evaluations: Annotated[int, Field(ge=0)] = 0  # on one sample, a backward pass as two
     teacher_evaluations: Annotated[int, Field(ge=0)] = 0

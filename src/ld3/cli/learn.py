@@ -1,5 +1,6 @@
 """`ld3 learn`."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def learn(file: Path | None, resume: bool, **options: Any) -> None:
     scales = listed(words.pop("guidance", [])) or [None]
     specs = [RunSpec.read({**words, "guidance": scale}) for scale in scales]
     with Bar() as bar:
+        begin = time.perf_counter()
         for spec in specs:
             if spec.family is not None:
                 family = run_family(spec, bar, fresh=not resume)
@@ -67,7 +69,9 @@ def learn(file: Path | None, resume: bool, **options: Any) -> None:
                         say(f"picture  {picture}")
                 except MissingPackage as missing:
                     say(f"no pictures: {missing}")
+                say(f"seconds  {time.perf_counter() - begin:.0f}")
                 say(f"plan     {folder / 'plan.json'}")
+                begin = time.perf_counter()
 
 
 COMMANDS = (learn,)

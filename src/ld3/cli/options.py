@@ -114,8 +114,8 @@ def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorato
     return together(
         option("--distance", shown="auto",
                help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
-               "lpips-alex, chamfer (point clouds). auto: perceptual for images of `ld3 models`, "
-               "else l2."),
+               "lpips-alex, chamfer (point clouds); lpips-vgg:FILE takes the weights from a file. "
+               "auto: perceptual for images, where weights are found, else l2."),
         option("--preset", shown="standard",
                help="Recipe, training pairs and teacher by name: standard, fast, best, "
                "paper-pixel, paper-latent, paper-text-to-image."),

@@ -94,7 +94,7 @@ def score(
     "--as",
     "tool",
     shown="none",
-    help="Print the lines to paste into diffusers, comfyui, a1111, kdiffusion, text.",
+    help="Print the lines to paste into diffusers, comfyui, a1111, kdiffusion, text, sigmas.",
 )
 @plan_nfe_option
 def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) -> None:
@@ -119,7 +119,8 @@ def show(path: Path, picture: Path | None, tool: str | None, nfe: int | None) ->
     "--to",
     "target",
     required=True,
-    help="Tool: diffusers, comfyui, comfyui-pack, a1111, a1111-pack, kdiffusion, text, hub.",
+    help="Tool: diffusers, comfyui, comfyui-pack, a1111, a1111-pack, kdiffusion, text, sigmas or "
+    "hub.",
 )
 @out_option("Folder of the files.", "exported")
 @option("--name", help="Name of the plan in the tool.", shown="model and solver")

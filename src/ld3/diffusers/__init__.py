@@ -27,13 +27,18 @@ from diffusers.schedulers.scheduling_utils import (
 )
 from torch import Tensor
 
-from ld3.diffusers.noise import check_config, noise_config, stock_classes
+from ld3.diffusers.noise import (
+    check_alike,
+    check_config,
+    check_like,
+    noise_config,
+    stock_classes,
+)
+from ld3.diffusers.timesteps import distinct, heard, level, network_side, told
 from ld3.errors import PlanError
 from ld3.interpolate import guess
 from ld3.plan import Plan
-from ld3.predictions import from_x0, to_x0
-from ld3.schedules import EDM, Discrete, Flow, Schedule, in_network_units
-from ld3.table import Increments
+from ld3.schedules import EDM, Flow
 
 
 class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
@@ -60,7 +65,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         if not plans:
             raise PlanError("LD3Scheduler: got no plan, wanted one; use LD3Scheduler.from_plan")
         self._plans = [Plan.checked(content, "scheduler config") for content in plans]
-        _check_alike(self._plans)
+        check_alike(self._plans)
         self._schedule = self._plans[0].noise_schedule
         self._prediction = self._plans[0].model.prediction
         if sigma_data is not None and not isinstance(self._schedule, EDM):
@@ -86,7 +91,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         prediction are refused.
         """
         contents = [plan.model_dump(mode="json") for plan in plans]
-        _check_like(like, plans)
+        check_like(like, plans)
         return cast(LD3Scheduler, cls(plans=contents, sigma_data=sigma_data))
 
     @classmethod
@@ -118,7 +123,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
             kwargs["plans"] = [plan.model_dump(mode="json") for plan in made]
         if like is not None:
             contents = kwargs.get("plans") or config["plans"]
-            _check_like(like, [Plan.checked(content, "scheduler config") for content in contents])
+            check_like(like, [Plan.checked(content, "scheduler config") for content in contents])
         # what another scheduler left at its own default must not fall back to ours
         whole = {key: value for key, value in config.items() if key != "_use_default_values"}
         return super().from_config(whole, return_unused_kwargs=return_unused_kwargs, **kwargs)
@@ -147,8 +152,8 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
 
     def index_for_timestep(self, timestep: float | Tensor) -> int:
         """The step that belongs to a timestep. All timesteps differ, so there is one."""
-        told = torch.as_tensor(timestep).double().cpu().reshape(-1)[0]
-        return int((self.timesteps.double().cpu() - told).abs().argmin())
+        asked = torch.as_tensor(timestep).double().cpu().reshape(-1)[0]
+        return int((self.timesteps.double().cpu() - asked).abs().argmin())
 
     def set_timesteps(
         self,
@@ -165,12 +170,13 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         count = len(given) if num_inference_steps is None else num_inference_steps  # type: ignore[arg-type]
         plan = self._plan(count)
         run = plan.increments()
-        self._ratios, self._weights = run.ratios, run.weights
-        self._scales, self._reads = self._network_side(run)
+        self._ratios, self._weights, self._form = run.ratios, run.weights, run.form
+        data = self.config["sigma_data"]
+        self._scales, self._reads = network_side(run, self._schedule, self._prediction, data)
         self._times = plan.state_times
         self.num_inference_steps = count
-        self.timesteps = _distinct(self._told(run.net_times).float()).to(device)
-        self.sigmas = _level(self._schedule, self._times).float().to(device)
+        self.timesteps = distinct(told(self._schedule, run.net_times, data).float()).to(device)
+        self.sigmas = level(self._schedule, self._times).float().to(device)
         self._begin: int | None = None
         self._answers: list[Tensor] = []
 
@@ -204,9 +210,14 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         sample: Tensor,
         generator: object = None,
         return_dict: bool = True,
+        per_token_timesteps: Tensor | None = None,
     ) -> SchedulerOutput | tuple[Tensor]:
         """The next state, computed in float32 or better. The first step is found by its timestep,
-        the others are counted; `generator` is there for the pipelines."""
+        the others are counted; `generator` is there for the pipelines.
+
+        `per_token_timesteps` (B, T) are for LTX, whose tokens of a given image have times of their
+        own and are put back by the pipeline. It gives the velocity with its sign changed.
+        """
         n = self._next(timestep)
         if n == len(self._ratios):
             raise PlanError(
@@ -216,8 +227,12 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         dtype = torch.promote_types(sample.dtype, torch.float32)
         x = sample.to(dtype)
         out = model_output[:, : sample.shape[1]].to(dtype)  # a learned variance is left out
-        on_x, on_out = self._reads[n]
-        self._answers.append(on_x * x + on_out * out)
+        if per_token_timesteps is None:
+            on_x, on_out = self._reads[n]
+            self._answers.append(on_x * x + on_out * out)
+        else:
+            own = self._per_token(per_token_timesteps).to(x)  # (B, T, 1)
+            self._answers.append(x + own * out if self._form == "x0" else -out)
         missing = n - len(self._answers) + 2  # answers up to the first one that was asked
         weights = (sum(self._weights[n][:missing]), *self._weights[n][missing:])
         state = self._ratios[n] * x
@@ -231,11 +246,12 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
 
         At a timestep of the plan the state belongs to the solver's time, not to the network's.
         """
-        told = timesteps.double().cpu().reshape(-1)
+        asked = timesteps.double().cpu().reshape(-1)
         own = self.timesteps.double().cpu()
-        near = (told[:, None] - own).abs().min(1)
-        same = near.values <= 1e-6 * (1 + told.abs())  # float32 apart
-        t = torch.where(same, self._times[near.indices], self._heard(told))
+        near = (asked[:, None] - own).abs().min(1)
+        same = near.values <= 1e-6 * (1 + asked.abs())  # float32 apart
+        t = heard(self._schedule, asked, self.config["sigma_data"])
+        t = torch.where(same, self._times[near.indices], t)
         shape = (-1, *[1] * (original_samples.ndim - 1))
         alpha, sigma = (
             value.exp().view(shape).to(original_samples.device, original_samples.dtype)
@@ -271,86 +287,8 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         )
         return other
 
-    def _network_side(
-        self, run: Increments
-    ) -> tuple[list[float] | None, list[tuple[float, float]]]:
-        """What the state is multiplied by for the network, and m = a x + b out, per evaluation."""
-        told, data = run.net_times, self.config["sigma_data"]
-        alpha, sigma = (f(told).exp() for f in (self._schedule.log_alpha, self._schedule.log_sigma))
-        one, zero = torch.ones_like(told), torch.zeros_like(told)
-        if data is None:
-            scales = None
-            x0 = [
-                to_x0(self._prediction, *pair, alpha, sigma) for pair in ((zero, one), (one, zero))
-            ]
-        else:
-            norm = (told**2 + data**2).sqrt()
-            scales = (1 / norm).tolist()
-            x0 = [data**2 / norm**2, told * data / norm]
-        on_x = from_x0(run.form, x0[0], one, alpha, sigma)
-        on_out = from_x0(run.form, x0[1], zero, alpha, sigma)
-        return scales, list(zip(on_x.tolist(), on_out.tolist(), strict=True))
-
-    def _told(self, t: Tensor) -> Tensor:
-        """Times in the units that the network takes."""
-        if self.config["sigma_data"] is not None:
-            return 0.25 * t.log()
-        return in_network_units(self._schedule, t)
-
-    def _heard(self, told: Tensor) -> Tensor:
-        if self.config["sigma_data"] is not None:
-            return torch.exp(4 * told)
-        if isinstance(self._schedule, Discrete):
-            return (told + 1) / self._schedule.steps
-        return told / 1000 if isinstance(self._schedule, Flow) else told
-
-
-def _check_like(like: Any, plans: Sequence[Plan]) -> None:
-    """Plans against the pipeline, or scheduler, that they are for."""
-    if like is None:
-        return
-    scheduler = getattr(like, "scheduler", like)
-    config = getattr(scheduler, "config", None)
-    if config is None:
-        raise PlanError(
-            f"LD3Scheduler: like: got {type(like).__name__}, wanted a pipeline or its scheduler"
-        )
-    for plan in plans:
-        check_config({"_class_name": type(scheduler).__name__, **config}, plan)
-
-
-def _distinct(timesteps: Tensor) -> Tensor:
-    """Timesteps (M,) of which no two are equal: a repeated one moves to the float below it, so that
-    each names its step. Heun asks twice at the same time."""
-    found: list[float] = []
-    for value in timesteps:
-        while value.item() in found:
-            value = torch.nextafter(value, value - 1)
-        found.append(value.item())
-    return torch.tensor(found, dtype=timesteps.dtype)
-
-
-def _check_alike(plans: Sequence[Plan]) -> None:
-    """Several plans in one scheduler are of one model."""
-    first = plans[0]
-    for plan in plans[1:]:
-        for what, got, wanted in (
-            ("noise schedule", plan.schedule, first.schedule),
-            ("prediction", plan.model.prediction, first.model.prediction),
-            ("model", plan.model.digest, first.model.digest),
-        ):
-            if got != wanted:
-                raise PlanError(
-                    f"LD3Scheduler: got plans with different {what}s ({wanted}, {got}), wanted "
-                    "plans of one model"
-                )
-    counts = [plan.nfe for plan in plans]
-    if len(set(counts)) < len(counts):
-        raise PlanError(f"LD3Scheduler: got plans of {counts} evaluations, wanted one of each")
-
-
-def _level(schedule: Schedule, t: Tensor) -> Tensor:
-    """What diffusers calls sigma: sigma on the flow path, else sigma / alpha."""
-    return (
-        schedule.log_sigma(t).exp() if isinstance(schedule, Flow) else torch.exp(-schedule.lam(t))
-    )
+    def _per_token(self, timesteps: Tensor) -> Tensor:
+        """Times (B, T, 1) of the tokens."""
+        if not isinstance(self._schedule, Flow):
+            raise PlanError("step: got per_token_timesteps for a plan that is no flow, wanted none")
+        return heard(self._schedule, timesteps)[..., None]

@@ -119,6 +119,39 @@ def check_config(config: Mapping[str, Any], plan: Plan) -> None:
         raise _other(name, f"prediction_type {told!r}", f"{plan.model.prediction!r}")
 
 
+def check_like(like: Any, plans: Sequence[Plan]) -> None:
+    """Plans against the pipeline, or scheduler, that they are for."""
+    if like is None:
+        return
+    scheduler = getattr(like, "scheduler", like)
+    config = getattr(scheduler, "config", None)
+    if config is None:
+        raise PlanError(
+            f"LD3Scheduler: like: got {type(like).__name__}, wanted a pipeline or its scheduler"
+        )
+    for plan in plans:
+        check_config({"_class_name": type(scheduler).__name__, **config}, plan)
+
+
+def check_alike(plans: Sequence[Plan]) -> None:
+    """Several plans in one scheduler are of one model."""
+    first = plans[0]
+    for plan in plans[1:]:
+        for what, got, wanted in (
+            ("noise schedule", plan.schedule, first.schedule),
+            ("prediction", plan.model.prediction, first.model.prediction),
+            ("model", plan.model.digest, first.model.digest),
+        ):
+            if got != wanted:
+                raise PlanError(
+                    f"LD3Scheduler: got plans with different {what}s ({wanted}, {got}), wanted "
+                    "plans of one model"
+                )
+    counts = [plan.nfe for plan in plans]
+    if len(set(counts)) < len(counts):
+        raise PlanError(f"LD3Scheduler: got plans of {counts} evaluations, wanted one of each")
+
+
 def _check_table(config: Mapping[str, Any], name: str, schedule: Discrete) -> None:
     """alphas_cumprod as a stock scheduler makes them, against the plan's."""
     from diffusers import DDIMScheduler

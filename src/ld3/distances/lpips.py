@@ -170,14 +170,26 @@ def _cache_dir() -> Path:
 
 
 def _packaged_heads(net: str) -> Path | None:
-    """The heads inside an installed `lpips`, found without importing it (it needs torchvision)."""
-    try:
-        package = importlib.util.find_spec("lpips")
-    except ValueError:  # a module of this name without a spec
-        return None
-    folders = (package.submodule_search_locations if package else None) or ()
-    files = (Path(folder) / "weights" / "v0.1" / f"{net}.pth" for folder in folders)
-    return next((file for file in files if file.is_file()), None)
+    """The heads inside an installed `lpips` or `torchmetrics`, found without importing these."""
+    for name, inside in (
+        ("lpips", "weights/v0.1"),
+        ("torchmetrics", "functional/image/lpips_models"),
+    ):
+        try:
+            package = importlib.util.find_spec(name)
+        except ValueError:  # a module of this name without a spec
+            continue
+        for folder in (package.submodule_search_locations if package else None) or ():
+            file = Path(folder) / inside / f"{net}.pth"
+            if file.is_file():
+                return file
+    return None
+
+
+def lpips_is_here(net: LpipsNet) -> bool:
+    """Whether :func:`load_lpips` finds all weights on this machine."""
+    cached = _cache_dir() / _spec(net).cached
+    return cached.is_file() and _packaged_heads(net) is not None
 
 
 def _torchvision_backbone(weights: str) -> dict[str, object] | None:
@@ -209,7 +221,10 @@ def _find(net: str) -> tuple[dict[str, object], str]:
     if heads:
         state = _read(cached) if cached.is_file() else _torchvision_backbone(spec.weights)
     if heads is None or state is None:
-        found = {"an installed lpips package": heads is not None, str(cached): cached.is_file()}
+        found = {
+            "an installed package lpips or torchmetrics": heads is not None,
+            str(cached): cached.is_file(),
+        }
         absent = " and ".join(name for name, there in found.items() if not there)
         raise ModelError(
             f"LPIPS got no weights for net={net!r}: wanted {absent}; fix: {_steps(net)}"
@@ -251,10 +266,11 @@ def load_lpips(net: LpipsNet, path: str | Path | None = None) -> FeatureDistance
     """LPIPS v0.1 with frozen weights in float32 on the CPU; move it with ``.to``.
 
     The weights come from ``path`` if given, else the backbone from the torch hub cache (or, with
-    torchvision installed, downloaded by it) and the heads from an installed package `lpips`.
-    ``path`` is a .safetensors, .pth or .pt file with the keys ``features.N.weight``,
-    ``features.N.bias`` and ``linK.model.1.weight``; other keys are ignored, and heads that are not
-    in it come from the package `lpips`. Weights stored in float16 are widened.
+    torchvision installed, downloaded by it) and the heads from an installed package `lpips` or
+    `torchmetrics`. ``path`` is a .safetensors, .pth or .pt file with the keys
+    ``features.N.weight``, ``features.N.bias`` and ``linK.model.1.weight``; other keys are
+    ignored, and heads that are not in it come from these packages. Weights stored in float16 are
+    widened.
     """
     spec = _spec(net)
     features = LpipsFeatures(net)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ld3.errors import unknown
-from ld3.export import a1111, comfyui, diffusers, hub, kdiffusion, text
+from ld3.export import a1111, comfyui, diffusers, hub, kdiffusion, sigmas, text
 from ld3.export.numbers import members
 from ld3.export.target import Exported, Wish
 from ld3.plan import Plan
@@ -34,6 +34,7 @@ TARGETS: dict[str, Target] = {
     "a1111-pack": Target("one extension for all plans", a1111.write_pack, None),
     "kdiffusion": Target("a Python file", kdiffusion.write, kdiffusion.lines),
     "text": Target("numbers and JSON", text.write, text.lines),
+    "sigmas": Target("lists for servers and stable-diffusion.cpp", sigmas.write, sigmas.lines),
     "hub": Target("a folder to upload, with a model card", hub.write, None),
 }
 

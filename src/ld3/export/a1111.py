@@ -3,7 +3,7 @@
 `a1111` makes one script, `a1111-pack` an extension that reads every plan file in its folder
 `plans`. Both need nothing of ours, and Python 3.10 at least. These web UIs cannot be installed as
 packages: the check runs against a stand-in of the modules of theirs that are touched, and
-`tools/webuis.py` against the real ones.
+`tools/webuis` against the real ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -50,7 +50,7 @@ def write_pack(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
 def _notes(plans: Sequence[Plan], label: str) -> list[str]:
     counts = ", ".join(str(len(plan.times) - 1) for plan in plans)
     return [
-        "a1111: checked against a stand-in of its interface; tools/webuis.py runs the real one",
+        "a1111: checked against a stand-in of its interface",
         f"a1111: choose the sampler {label!r}: it runs the plan as it is, with schedule type "
         f"Automatic and steps {counts}; for other steps and for Hires fix the nearest of these",
         *stock_lines(plans[0], "a1111", f"schedule type {label!r}"),

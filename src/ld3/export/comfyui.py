@@ -4,7 +4,7 @@
 folder. SIGMAS alone hold neither learned coefficients nor network times, so that there is a SAMPLER
 that runs the plan's own table, and a MODEL for the network times. The nodes need nothing of ours.
 ComfyUI cannot be installed as a package: the check runs them against a stand-in, and
-`tools/webuis.py` in ComfyUI itself.
+`tools/webuis` in ComfyUI itself.
 """
 
 import re
@@ -46,7 +46,7 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
         check(plan, folder, slug(name))
     files = [folder / file for file in ("__init__.py", "plans.json", "pyproject.toml")]
     notes = [
-        "comfyui: checked against a stand-in of its interface; tools/webuis.py runs the real one",
+        "comfyui: checked against a stand-in of its interface",
         "comfyui: LD3 Sigmas and LD3 Sampler together run the plan as it is, in steps "
         + _counts(plans),
         *stock_lines(plans[0], "comfyui", "other samplers"),
@@ -70,7 +70,7 @@ def write_pack(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     for plan in plans:
         check_pack(plan, folder, name)
     notes = [
-        "comfyui: checked against a stand-in of its interface; tools/webuis.py runs the real one",
+        "comfyui: checked against a stand-in of its interface",
         f"comfyui: the node LD3 Plan runs {name!r} as it is, in steps {_counts(plans)}; KSampler "
         f"has it as scheduler and sampler ld3_{slug(name)}",
         *stock_lines(plans[0], "comfyui", "other samplers"),
@@ -86,6 +86,8 @@ def project(folder: Path, name: str, display: str, about: str, wish: Wish) -> No
     """`pyproject.toml`, as ComfyUI's registry of nodes wants it."""
     if not re.fullmatch(r"[A-Za-z0-9-]*", wish.publisher):
         raise SpecError(f"publisher: got {wish.publisher!r}, wanted letters, digits and hyphens")
+    if not re.fullmatch(r"[A-Za-z0-9.+-]+", wish.licence):
+        raise SpecError(f"licence: got {wish.licence!r}, wanted a short name such as apache-2.0")
     numbers = re.match(r"\d+\.\d+\.\d+", __version__)
     text = (
         f'[project]\nname = "{name}"\nversion = "{numbers.group() if numbers else "1.0.0"}"\n'

@@ -8,7 +8,6 @@ from ld3.report.tables import table_lines
 
 NOT_RUN = {
     "Table 1": "properties of methods in words: nothing to run",
-    "Table 9 and Figure 8": "point clouds: not there yet",
 }
 """What of the paper has no experiment here, and why."""
 

@@ -40,14 +40,16 @@ def draw_rows(path: Path, rows: Sequence[tuple[str, Tensor]]) -> None:
     plt = plots()
     span = shown_range(rows[0][1])
     count, _, height, width = rows[0][1].shape
-    size = (0.62 * count + 1.6, 0.62 * height / width * len(rows) + 0.2)
-    figure, axes = plt.subplots(len(rows), 1, figsize=size, layout="constrained", squeeze=False)
+    across = max(6.0, 0.9 * count)  # inches; a line of text above each row takes 0.24
+    down = len(rows) * (across / count * height / width + 0.24)
+    figure, axes = plt.subplots(len(rows), 1, figsize=(across, down), squeeze=False)
     for axis, (label, images) in zip(axes[:, 0], rows, strict=True):
         strip = (rescaled(images, span).clamp(-1, 1) + 1) / 2
         strip = strip.permute(2, 0, 3, 1).flatten(1, 2)  # (H, B W, C)
         axis.imshow(strip.cpu().numpy(), cmap="gray", vmin=0, vmax=1)
-        axis.set_xticks([])
-        axis.set_yticks([height / 2], [label])
+        axis.set_title(label, loc="left", fontsize=9, pad=3)
+        axis.set_axis_off()
+    figure.subplots_adjust(0.005, 0.01, 0.995, 1 - 0.22 / down, hspace=0.24 * len(rows) / down)
     save(plt, figure, path)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from ld3.grids import TimeGrid
-from ld3.images import is_image, rescaled, shown_range, write_image
+from ld3.images import as_images, rescaled, shown_range, write_image
 from ld3.known_grids import GRIDS, METHODS, make_grid
 from ld3.plan import Plan
 from ld3.report.figures import draw_curves, draw_grids, draw_rows
@@ -54,6 +54,19 @@ def learned_lines(plan: Plan) -> Iterator[str]:
 
 
 def _notes(plan: Plan, sets: bool) -> Iterator[str]:
+    learned = plan.learned
+    if learned.distance:
+        yield f"Distance: {learned.distance}."
+    if learned.secant:
+        yield (
+            f"Slopes in time are secants over {learned.secant:g} in lam: the network ripples in "
+            f"time (roughness {learned.starts.roughness:.2f})."
+        )
+    if learned.evaluations:
+        yield (
+            f"Cost: {learned.evaluations:,} network evaluations to learn, "
+            f"{learned.teacher_evaluations:,} for the teacher's pairs."
+        )
     if plan.learned.reference:
         reference = Teacher(**plan.learned.reference).title
         yield f"Reference solution: {reference}."
@@ -204,17 +217,19 @@ def drawn_lines(plan: Plan, width: int = 64) -> Iterator[str]:
 
 
 def write_samples(out: Path, seeds: Sequence[int], samples: Tensor) -> Iterator[Path]:
-    """All as safetensors; for images also a PNG each, named by its seed, and a contact sheet."""
+    """All as safetensors; for images and point clouds also a PNG each, named by its seed, and a
+    contact sheet."""
     write_tensors(out / "samples.safetensors", {"samples": samples})
     yield out / "samples.safetensors"
-    if not is_image(samples):
+    images = as_images(samples, 256)
+    if images is None:
         return
-    shown = rescaled(samples, shown_range(samples))
+    shown = rescaled(images, shown_range(images))
     for seed, image in zip(seeds, shown, strict=True):
         write_image(out / f"{seed}.png", image)
     yield out / (f"{seeds[0]}.png" if len(seeds) == 1 else f"{seeds[0]}.png .. {seeds[-1]}.png")
     rows = 8
-    used = samples[: len(samples) // rows * rows] if len(samples) >= rows else samples
+    used = images[: len(images) // rows * rows] if len(images) >= rows else images
     columns = max(1, len(used) // rows)
     parts = [used[i : i + columns] for i in range(0, len(used), columns)]
     draw_rows(out / "sheet.png", [(str(seeds[i * columns]), part) for i, part in enumerate(parts)])

@@ -1,12 +1,12 @@
-"""Pictures of a plan: the same noise by reference, best known grid and plan; and its times."""
+"""Images of a plan: the same noise by reference, default grid, best known grid and plan."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 from torch import Tensor
 
-from ld3.images import is_image
-from ld3.known_grids import METHODS, make_grid
+from ld3.images import as_images
+from ld3.known_grids import METHODS, default_grid, make_grid
 from ld3.models import Model
 from ld3.plan import Plan
 from ld3.report.figures import draw_rows
@@ -17,33 +17,39 @@ from ld3.seeds import seeds_for
 from ld3.table import Table, TunedSolver
 from ld3.teacher import Teacher, sample_table
 
-SHOWN = 12
+SHOWN = 8
 
 
 def write_pictures(
     plan: Plan, folder: Path, device: str = "cpu", model: Model | str | None = None
 ) -> Iterator[Path]:
-    """samples.png, for models of images, and times.png."""
+    """samples.png, for models of images and point clouds, and times.png."""
     scores = {name: s for name, s in plan.scores.items() if isinstance(s, Scores)}
     if scores:
         best = best_of(scores, METHODS)
         own = model_of_plan(plan, device, model=model).model
-        grid = make_grid(best, own.schedule, len(plan.times) - 1)
         reference = Teacher(**plan.learned.reference)
-        tables = {
-            f"reference, {reference.nfe}": reference.table(own.schedule, own.prediction),
-            f"{best}, {plan.nfe}": TunedSolver(plan.make_solver(), grid).table(
-                own.schedule, own.prediction
-            ),
-            f"learned, {plan.nfe}": plan.table(),
-        }
+
+        def known(name: str) -> Table:
+            grid = make_grid(name, own.schedule, len(plan.times) - 1)
+            return TunedSolver(plan.make_solver(), grid).table(own.schedule, own.prediction)
+
+        usual = default_grid(own.schedule)
+        grids = {f"default grid: {usual}": usual} | {f"best known grid: {best}": best}
+        if usual == best:
+            grids = {f"default and best known grid: {best}": best}
+        exact = reference.table(own.schedule, own.prediction)
+        tables = {f"reference, {reference.nfe} evaluations": exact}
+        tables |= {f"{label}, {plan.nfe}": known(name) for label, name in grids.items()}
+        tables |= {f"learned, {plan.nfe}": plan.table()}
 
         def draw(table: Table) -> Tensor:
             seeds = seeds_for("pictures", SHOWN)
             return sample_table(own, table, seeds, guidance=plan.model.guidance, device=device)
 
-        rows = [(label, draw(table)) for label, table in tables.items()]
-        if is_image(rows[0][1]):
+        drawn = [(label, as_images(draw(table))) for label, table in tables.items()]
+        rows = [(label, images) for label, images in drawn if images is not None]
+        if rows:
             draw_rows(folder / "samples.png", rows)
             yield folder / "samples.png"
     draw_plan(plan, folder / "times.png")

@@ -8,6 +8,7 @@ import torch
 
 from ld3 import __version__, zoo
 from ld3.errors import ModelError
+from ld3.images import is_image
 from ld3.known_grids import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.learner.presets import Preset
 from ld3.plan import (
@@ -49,6 +50,7 @@ def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Sco
             evaluations=starts.evaluations,
         ),
         start=learned.start,
+        distance=run.session.measure.title,
         secant=learned.secant,
         evaluations=learned.evaluations,
         teacher_evaluations=len(run.scales) * preset.teacher.nfe * (preset.train + preset.valid),
@@ -99,8 +101,8 @@ def solver_numbers(session: Session, tuned: TunedSolver) -> dict[str, Any]:
 def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> dict[str, Scores]:
     """Every known grid, the start and the learned solver on the same held-out noise.
 
-    For shipped models also the Fréchet distances of the reference, of the best hand-made and the
-    best known grid, and of the plan.
+    For shipped models of images also the Fréchet distances of the reference, of the best hand-made
+    and the best known grid, and of the plan.
     """
     session, model = run.session, run.session.model
     names = [*GRIDS, *([learned.start] if learned.start in BUMPS else [])]
@@ -111,7 +113,8 @@ def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> d
     for scale in run.scales[1:]:  # the ends of a range
         found = score_tables(session.at_guidance(scale), compared, held_out)
         scores |= {f"{name} @ {scale:g}": score for name, score in found.items()}
-    if session.loaded.name in zoo.SHIPPED and judged >= 2:
+    images = is_image(session.held_out(held_out).target)
+    if images and session.loaded.name in zoo.SHIPPED and judged >= 2:
         shown = dict.fromkeys((best_of(scores, HANDMADE), best_of(scores, METHODS), "learned"))
         scores |= _with_frechet(session, {name: tables[name] for name in shown}, scores, judged)
     return scores

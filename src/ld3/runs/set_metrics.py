@@ -55,6 +55,10 @@ class SetMetrics:
         real = zoo.judge_moments() if features is None else None
         return cls(session, load_features(features, session.device), count, real)
 
+    def prepare(self) -> None:
+        """Make what all tables share."""
+        _ = self.same, self.other
+
     @cached_property
     def same(self) -> Tensor:
         """Features (n, D) of the reference from the noise that is evaluated."""

@@ -11,8 +11,9 @@ import torch
 
 from ld3 import zoo
 from ld3.distances import DISTANCES, Distance
-from ld3.distances.lpips import load_lpips
+from ld3.distances.lpips import load_lpips, lpips_is_here
 from ld3.errors import ModelError, SpecError, call_own, unknown
+from ld3.images import is_image
 from ld3.model_checks import (
     check_model,
     contents,
@@ -50,6 +51,11 @@ class Measure:
     name: str
     distance: Distance
     identity: str
+    reason: str = ""  # why `auto` took it
+
+    @property
+    def title(self) -> str:
+        return f"{self.name} ({self.reason})" if self.reason else self.name
 
 
 def load_model(
@@ -205,22 +211,41 @@ def check_device(device: str) -> None:
 def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") -> Measure:
     """A distance by name, or one's own function (B, *S), (B, *S) -> (B,).
 
-    `auto` is perceptual for shipped models and l2 for all others; `perceptual` takes any model of
-    1x28x28 images.
+    `auto` is perceptual where it can be: for shipped models of images, and for images where the
+    weights of LPIPS are on this machine; else l2. `perceptual` takes any model of 1x28x28 images,
+    and `lpips-vgg:FILE` its weights from a file.
     """
     if not isinstance(distance, str):
         return _own_measure(distance, loaded.model, device)
-    name, shipped = distance, loaded.name in zoo.SHIPPED
-    if name == "auto":
-        name = "perceptual" if shipped else "l2"
-    if name == "perceptual" and (shipped or loaded.model.shape == (1, 28, 28)):
-        return Measure(name, zoo.perceptual(device), f"perceptual {zoo.checksum('perceptual')}")
-    if name in ("lpips-vgg", "lpips-alex"):
-        lpips = load_lpips("vgg" if name == "lpips-vgg" else "alex").to(device)
-        return Measure(name, lpips, f"{name} {digest_of(contents(lpips))}")
+    name, reason = _choose_distance(loaded, device) if distance == "auto" else (distance, "")
+    own = zoo.SHIPPED[loaded.name].distance if loaded.name in zoo.SHIPPED else ""
+    if name == "perceptual" and (own == name or loaded.model.shape == (1, 28, 28)):
+        known = f"perceptual {zoo.checksum('perceptual')}"
+        return Measure(name, zoo.perceptual(device), known, reason)
+    kind, _, file = name.partition(":")
+    if kind in ("lpips-vgg", "lpips-alex"):
+        lpips = load_lpips("vgg" if kind == "lpips-vgg" else "alex", file or None).to(device)
+        return Measure(kind, lpips, f"{kind} {digest_of(contents(lpips))}", reason)
+    if name == "chamfer" and (len(loaded.model.shape) != 2 or loaded.model.shape[-1] != 3):
+        raise SpecError(
+            f"--distance: got chamfer for {loaded.name} of shape {list(loaded.model.shape)}, "
+            "expected point clouds (points, 3); take l2"
+        )
     if name not in DISTANCES:
         raise unknown("distance", name, ["auto", "lpips-alex", "lpips-vgg", *DISTANCES])
-    return Measure(name, DISTANCES[name], name)
+    return Measure(name, DISTANCES[name], name, reason)
+
+
+@torch.no_grad()
+def _choose_distance(loaded: Loaded, device: str) -> tuple[str, str]:
+    """The distance that `auto` stands for, and why."""
+    if loaded.name in zoo.SHIPPED:
+        return zoo.SHIPPED[loaded.name].distance, "the one of this model in the package"
+    if not is_image(loaded.model.decode(prior(loaded.model, [0], device))):
+        return "l2", "samples are no images"
+    if lpips_is_here("vgg"):
+        return "lpips-vgg", "samples are images, and the weights of LPIPS are here"
+    return "l2", "no weights of LPIPS are here; --distance lpips-vgg:FILE takes them from a file"
 
 
 @torch.no_grad()

@@ -1,8 +1,9 @@
 """The models inside the package: small, real, trained on Fashion-MNIST, at home on a laptop.
 
 `fashion` denoises (EDM), `fashion-flow` is a rectified flow, `fashion-latent` denoises in the
-latent space of an autoencoder. All take the class 0-9 as a condition, seed s asking for class
-s mod 10, and guidance by dropping it. Two classifiers judge: the feature maps of one give a
+latent space of an autoencoder. These take the class 0-9 as a condition, seed s asking for class
+s mod 10, and guidance by dropping it. `fashion-points` draws shoes as point clouds, with a shape
+from its prior as the condition. Two classifiers judge: the feature maps of one give a
 perceptual distance to learn with, the features of the other a Fréchet distance to be judged by, so
 that what is optimised is not what is measured. How they were trained is in `training/`.
 
@@ -28,6 +29,7 @@ from ld3.models import Cond
 from ld3.predictions import Prediction
 from ld3.schedules import EDM, Discrete, Flow, Schedule
 from ld3.zoo.networks import NO_LABEL, Autoencoder, Judge, Perceptual, UNet, denoise_edm
+from ld3.zoo.points import PointConfig, PointModel, PointNetwork
 
 WEIGHTS = Path(__file__).parent / "weights"
 CLASSES = (
@@ -47,6 +49,7 @@ class Shipped:
     prediction: str
     files: tuple[str, ...]
     conditions: str = "class 0-9, or none"
+    distance: str = "perceptual"  # to learn with, unless another is asked for
     licence: str = LICENCE
 
     @property
@@ -70,6 +73,14 @@ SHIPPED = {
         (4, 7, 7),
         "v",
         ("fashion-latent", "autoencoder"),
+    ),
+    "fashion-points": Shipped(
+        "shoes as point clouds (DMPG's network and schedule)",
+        (512, 3),
+        "eps",
+        ("fashion-points",),
+        "a shape from the prior",
+        "l2",
     ),
 }
 
@@ -112,10 +123,13 @@ class ClassModel:
 
 def load(
     name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> ClassModel:
+) -> ClassModel | PointModel:
     """A shipped model, frozen."""
     if name not in SHIPPED:
         raise unknown("model", name, SHIPPED)
+    if name == "fashion-points":
+        points = network(name, _point_network, device).to(dtype)
+        return PointModel(points, _point_config(), SHIPPED[name].shape[0], SHIPPED[name].digest)
     net = network(SHIPPED[name].files[0], UNet, device).to(dtype)
     coder = None
     if "autoencoder" in SHIPPED[name].files:
@@ -148,6 +162,20 @@ def of_network(name: str, net: UNet, coder: Autoencoder | None = None) -> ClassM
         coder,
         dtype,
     )
+
+
+def _point_config() -> PointConfig:
+    sizes = _manifest()["fashion-points.safetensors"]["arguments"]
+    return PointConfig(**{**sizes, "widths": tuple(sizes["widths"])})
+
+
+def _point_network(**sizes: Any) -> PointNetwork:
+    return PointNetwork(_point_config())
+
+
+def real_clouds() -> Tensor:
+    """Real clouds to compare those of `fashion-points` with, (100, 512, 3), from test images."""
+    return _read("fashion-points-test")["clouds"].float()
 
 
 def perceptual(device: torch.device | str = "cpu") -> FeatureDistance:
@@ -207,7 +235,7 @@ def _read(name: str) -> dict[str, Tensor]:
     return read_safetensors(content)
 
 
-def network(name: str, kind: type[Net], device: torch.device | str) -> Net:
+def network(name: str, kind: Callable[..., Net], device: torch.device | str) -> Net:
     """A network with its shipped weights: float32, frozen, ready to run."""
     weights = {
         key: value.float() if value.is_floating_point() else value

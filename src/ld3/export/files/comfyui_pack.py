@@ -136,7 +136,7 @@ def register():
     for name, plans in packs().items():
         key = "ld3_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in name.lower())
         handlers[key] = kind(partial(levels_for, plans), True)
-        setattr(sampling, f"sample_{key}", sample_function(plans))
+        setattr(sampling, f"sample_{key}", sample_function(plans, {}))
         for listed in ("SCHEDULER_NAMES", "KSAMPLER_NAMES", "SAMPLER_NAMES"):
             names = getattr(comfy.samplers, listed, None)
             if isinstance(names, list) and key not in names:

@@ -68,7 +68,7 @@ def check_model(plan, model):
         return
     kind, own = plan["kind"], plan["model"]["prediction"]
     known, got = readings(0.5), reading_of(sampling, 0.5)
-    levels = sampling.sigmas.detach().double().cpu().flatten().sort().values
+    levels = sampling.sigmas.detach().cpu().double().flatten().sort().values
     if got is not None and (kind, own) in known and not _near(got, known[kind, own]):
         said = [key[1] for key, numbers in known.items() if _near(got, numbers)]
         _refuse(plan, said[0] if said else "another quantity", levels)
@@ -109,11 +109,11 @@ def fractional_step(log_sigmas, sigma):
 
     Between two trained steps log(alpha) = -log(1 + sigma^2)/2 is linear in the step.
     """
-    table = torch.log1p(torch.exp(2 * log_sigmas.to(sigma.device, torch.float64)))
-    at = torch.log1p(sigma.double() ** 2)
+    table = torch.log1p(torch.exp(2 * log_sigmas.cpu().double()))  # some devices have no float64
+    at = torch.log1p(sigma.cpu().double() ** 2)
     right = torch.searchsorted(table, at).clamp(1, len(table) - 1)
     share = (at - table[right - 1]) / (table[right] - table[right - 1])
-    return (right - 1 + share.clamp(0, 1)).view(sigma.shape).float()
+    return (right - 1 + share.clamp(0, 1)).view(sigma.shape).float().to(sigma.device)
 
 
 @contextmanager
@@ -142,17 +142,17 @@ def keeping_fractions(model):
 def told_level(plan, sigma):
     """The level the network is told in place of sigma (a tensor): the plan's at its own sigmas,
     between them interpolated in the logarithm. For other levels and samplers than the plan's."""
-    own = torch.tensor(plan["sigmas"][:-1], dtype=torch.float64, device=sigma.device)
-    told = torch.tensor(plan["told_steps"], dtype=torch.float64, device=sigma.device)
+    own = torch.tensor(plan["sigmas"][:-1], dtype=torch.float64)
+    told = torch.tensor(plan["told_steps"], dtype=torch.float64)
     shift = torch.log(told / own).flip(0)  # by rising sigma
     own = own.log().flip(0)
-    at = sigma.double().clamp(min=1e-12).log()
+    at = sigma.cpu().double().clamp(min=1e-12).log()
     if len(own) == 1:
-        return (sigma.double() * shift[0].exp()).to(sigma.dtype)
+        return (at + shift[0]).exp().to(sigma)
     right = torch.searchsorted(own, at).clamp(1, len(own) - 1)
     share = ((at - own[right - 1]) / (own[right] - own[right - 1])).clamp(0, 1)
     moved = at + torch.lerp(shift[right - 1], shift[right], share)
-    return moved.exp().to(sigma.dtype)
+    return moved.exp().to(sigma)
 
 
 def told_scale(plan, sigma, told):

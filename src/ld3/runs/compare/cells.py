@@ -14,6 +14,7 @@ from typing import Any
 
 from ld3.errors import Ld3Error, StoreError
 from ld3.plan import tuned_from_json, tuned_to_json
+from ld3.runs.cloud_metrics import CloudMetrics
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.compare.spec import CompareSpec, needs_of
 from ld3.runs.run import Run, learn_run, read_start, solver_key
@@ -84,7 +85,7 @@ def score_cell(
     session: Session,
     spec: CompareSpec,
     cell: Cell,
-    sets: SetMetrics | None,
+    sets: SetMetrics | CloudMetrics | None,
     inside: Inside = lambda done, total: None,
 ) -> Scored:
     """Run a cell, or read what is there."""

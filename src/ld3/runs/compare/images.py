@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ld3.comparison import Block, Pictures, Sheet
-from ld3.images import is_image, png, rescaled, shown_range
+from ld3.images import as_images, png, rescaled, shown_range
 from ld3.runs.compare.cells import Scored, table_of
 from ld3.runs.session import Session
 from ld3.seeds import seeds_for
@@ -28,8 +28,8 @@ def images_of(
     session: Session, held_out: int, blocks: Blocks, report: Callable[[int, int], None]
 ) -> Pictures | None:
     """For each block, with its results of the first seed by method; None if there is nothing."""
-    target = session.held_out(held_out).target
-    if not is_image(target[:1]):
+    target = as_images(session.held_out(held_out).target)
+    if target is None:
         return None
     chosen = [(block, results, _sheet(block)) for block, results in blocks]
     kept = [(block, results, sheet) for block, results, sheet in chosen if sheet is not None]
@@ -93,8 +93,9 @@ def _drawn(
     assert result.found.tuned is not None
     first = seeds_for("held-out", 1)[0]
     table = table_of(session, result.found.tuned)
-    samples = session.samples(table, [first + number for number in numbers])
-    return _encoded(shrink(samples), numbers)
+    images = as_images(session.samples(table, [first + number for number in numbers]))
+    assert images is not None
+    return _encoded(shrink(images), numbers)
 
 
 def _encoded(images: Tensor, numbers: Sequence[int]) -> dict[str, str]:

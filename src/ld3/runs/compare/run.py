@@ -13,8 +13,10 @@ import torch
 
 from ld3 import __version__
 from ld3.comparison import Comparison, Method
+from ld3.images import is_cloud
 from ld3.models import Model
 from ld3.runs.cache import Cache
+from ld3.runs.cloud_metrics import CloudMetrics
 from ld3.runs.compare.cells import Cell, Scored, cells_of, score_cell
 from ld3.runs.compare.images import images_of
 from ld3.runs.compare.spec import LISTS, CompareSpec, kind_of, needs_of, source_of
@@ -69,7 +71,7 @@ def compare_session(
     return open_session(spec, spec.teacher, Cache(spec.out / "cache", since), report, model=model)
 
 
-def prepare(session: Session, spec: CompareSpec) -> SetMetrics | None:
+def prepare(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics | None:
     """All pairs and references, before any method begins; and the set metrics, if asked for."""
     if any(needs_of(method) for method in spec.names):
         for seed in range(spec.seeds):
@@ -79,9 +81,16 @@ def prepare(session: Session, spec: CompareSpec) -> SetMetrics | None:
     session.exact(spec.held_out)
     if not spec.full:
         return None
-    sets = SetMetrics.of(session, spec.judged, spec.features)
-    _ = sets.same, sets.other
+    sets = set_metrics_of(session, spec)
+    sets.prepare()
     return sets
+
+
+def set_metrics_of(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics:
+    """The set metrics that a spec asks for: of images, or of point clouds."""
+    if is_cloud(session.held_out(2).target):
+        return CloudMetrics.of(session, spec.judged, spec.features)
+    return SetMetrics.of(session, spec.judged, spec.features)
 
 
 def write_files(comparison: Comparison, out: Path) -> list[Path]:
@@ -99,11 +108,11 @@ def _work(item: Item) -> None:
 
 
 @lru_cache(maxsize=1)
-def _opened(options: str, since: float) -> tuple[Session, SetMetrics | None]:
+def _opened(options: str, since: float) -> tuple[Session, SetMetrics | CloudMetrics | None]:
     """The session of a worker, opened once; everything it needs is in the cache by now."""
     spec = CompareSpec(**json.loads(options))
     session = compare_session(spec, since=since)
-    return session, SetMetrics.of(session, spec.judged, spec.features) if spec.full else None
+    return session, set_metrics_of(session, spec) if spec.full else None
 
 
 def _comparison(

@@ -7,6 +7,7 @@ import numpy as np
 
 from ld3 import zoo
 from ld3.comparison import Block, Gain, Metric, Range, Row
+from ld3.images import is_cloud
 from ld3.metrics.bootstrap import Interval, Weights, jackknife, mean, ratio, wins
 from ld3.runs.compare.cells import Scored
 from ld3.runs.compare.spec import CompareSpec, kind_of, needs_of
@@ -25,7 +26,19 @@ LIMITS = {  # what a metric can be
     "precision": (0.0, 1.0),
     "recall": (0.0, 1.0),
     "agreement": (0.0, 1.0),
+    "mmd": (0.0, np.inf),
+    "coverage": (0.0, 100.0),
+    "nna": (0.0, 100.0),
+    "jsd": (0.0, 1000.0),
+    "jsd_half": (0.0, 1000.0),
 }
+CLOUD_METRICS = [
+    Metric(key="mmd", label="MMD-CD to real clouds", unit="times 1000"),
+    Metric(key="coverage", label="COV-CD of real clouds", unit="%", better="higher"),
+    Metric(key="nna", label="1-NNA-CD", unit="%, best at 50"),
+    Metric(key="jsd", label="JSD to real clouds", unit="times 1000"),
+    Metric(key="jsd_half", label="JSD on the halved grid", unit="times 1000"),
+]
 
 
 def metrics_of(session: Session, spec: CompareSpec) -> list[Metric]:
@@ -39,6 +52,8 @@ def metrics_of(session: Session, spec: CompareSpec) -> list[Metric]:
     ]
     if not spec.full:
         return columns
+    if is_cloud(session.held_out(2).target):
+        return columns + CLOUD_METRICS
     sets = [
         Metric(key="frechet_accurate", label="Fréchet distance to the reference"),
         Metric(key="kid", label="KID to the reference"),

@@ -149,6 +149,8 @@ def class_subset(name: str, classes: Sequence[int], device: str = "cpu") -> Clas
             f"classes: got {list(classes)}, expected numbers from 0 to {len(CLASSES) - 1}"
         )
     model = zoo.load(name, device)
+    if not isinstance(model, ClassModel):
+        raise SpecError(f"classes: got the model {name}, which has none, expected one with classes")
     parts = {part.name: getattr(model, part.name) for part in fields(ClassModel)}
     parts["digest"] = digest([zoo.SHIPPED[name].digest, list(classes)])
     return ClassSubset(**parts, classes=tuple(classes))

@@ -26,6 +26,7 @@ from ld3.runs.experiments.docking import DockingOptions, run_docking
 from ld3.runs.experiments.guidance import GuidanceOptions, run_guidance
 from ld3.runs.experiments.illustration import IllustrationOptions, run_illustration
 from ld3.runs.experiments.paper import paper_tables
+from ld3.runs.experiments.points import PointsOptions, run_points
 from ld3.runs.experiments.sample_images import ImagesOptions, run_images
 from ld3.runs.experiments.shared_errors import SharedErrorOptions, run_shared_errors
 from ld3.runs.experiments.spec import checked
@@ -52,6 +53,7 @@ KINDS = {
     "bound": Kind(BoundOptions, run_bound),
     "illustration": Kind(IllustrationOptions, run_illustration),
     "sample-images": Kind(ImagesOptions, run_images),
+    "points": Kind(PointsOptions, run_points),
     "step-counts": Kind(StepCountOptions, run_step_counts),
     "guidance": Kind(GuidanceOptions, run_guidance),
     "shared-errors": Kind(SharedErrorOptions, run_shared_errors),

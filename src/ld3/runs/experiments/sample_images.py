@@ -1,18 +1,23 @@
 """Images from the same noise by every method of a comparison."""
 
+from collections.abc import Collection
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.experiment import Findings
-from ld3.images import is_image
+from ld3.images import as_images
 from ld3.report.figures import draw_rows
 from ld3.runs.compare.cells import cells_of, find_cell, table_of
 from ld3.runs.compare.run import run_compare, write_files
+from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.experiments.comparison_grid import first_places, grid_table, grid_values
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.scoring import LABELS, Scoring
+from ld3.runs.session import Session
 from ld3.runs.spec import solver_title
 from ld3.seeds import seeds_for
 
@@ -37,24 +42,7 @@ def run_images(options: ImagesOptions, context: Context) -> Findings:
     comparison = run_compare(spec, context.report)
     write_files(comparison, context.folder)
     scoring = Scoring.of(spec, context.report)
-    session, seeds = scoring.session, seeds_for("held-out", options.count)
-    target = session.held_out(spec.held_out).target[: options.count]
-    if not is_image(target):
-        raise SpecError(f"images: got {session.loaded.name}, expected a model of images")
-    images = []
-    for solver in spec.made_solvers:
-        for nfe in spec.nfe:
-            rows = [("teacher", target)]
-            for cell in cells_of(spec):
-                if (cell.solver, cell.nfe) != (solver, nfe) or cell.seed:
-                    continue  # the first seed only
-                tuned = find_cell(session, spec, cell).tuned
-                if tuned is not None:
-                    table = table_of(session, tuned)
-                    rows.append((cell.method, session.samples(table, seeds)))
-            name = f"{solver_title(solver).replace(' ', '-')}-nfe{nfe}.png"
-            draw_rows(context.folder / name, rows)
-            images.append(name)
+    images = draw_methods(spec, scoring.session, options.count, context.folder, spec.names)
     values = grid_values(spec, comparison, scoring, scoring)
     label = LABELS["distance"]
     first = f"The first {options.count} held-out noises; each column of an image is one noise."
@@ -62,5 +50,35 @@ def run_images(options: ImagesOptions, context: Context) -> Findings:
         tables=(grid_table(spec, spec.names, values, "distance", label, set()),),
         images=tuple(images),
         notes=(first, first_places(spec, spec.names, values, "distance", label)),
-        reference=session.reference.title,
+        reference=scoring.session.reference.title,
     )
+
+
+def draw_methods(
+    spec: CompareSpec, session: Session, count: int, folder: Path, methods: Collection[str]
+) -> list[str]:
+    """The first held-out samples of the teacher and of some methods, the same noise in a column:
+    one PNG for each solver and number of evaluations, by its name in `folder`."""
+    seeds, names = seeds_for("held-out", count), []
+
+    def drawn(samples: Tensor) -> Tensor:
+        images = as_images(samples)
+        if images is None:
+            name = session.loaded.name
+            raise SpecError(f"images: got {name}, expected a model of images or point clouds")
+        return images
+
+    for solver in spec.made_solvers:
+        for nfe in spec.nfe:
+            rows = [("teacher", drawn(session.held_out(spec.held_out).target[:count]))]
+            for cell in cells_of(spec):
+                if (cell.solver, cell.nfe) != (solver, nfe) or cell.seed:
+                    continue  # the first seed only
+                tuned = find_cell(session, spec, cell).tuned if cell.method in methods else None
+                if tuned is not None:
+                    table = table_of(session, tuned)
+                    rows.append((cell.method, drawn(session.samples(table, seeds))))
+            name = f"{solver_title(solver).replace(' ', '-')}-nfe{nfe}.png"
+            draw_rows(folder / name, rows)
+            names.append(name)
+    return names

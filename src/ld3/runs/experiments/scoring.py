@@ -9,7 +9,8 @@ from ld3.errors import unknown
 from ld3.experiment import Value, Values
 from ld3.known_grids import GRIDS, HANDMADE, make_grid
 from ld3.metrics.bootstrap import Weights
-from ld3.runs.compare.run import compare_session
+from ld3.runs.cloud_metrics import CloudMetrics
+from ld3.runs.compare.run import compare_session, set_metrics_of
 from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.compare.statistics import intervals
 from ld3.runs.progress import Report
@@ -34,13 +35,18 @@ LABELS = {
     "precision": "precision",
     "recall": "recall",
     "agreement": "class as asked for",
+    "mmd": "MMD-CD to real clouds, times 1000",
+    "coverage": "COV-CD of real clouds, %",
+    "nna": "1-NNA-CD, %, best at 50",
+    "jsd": "JSD to real clouds, times 1000",
+    "jsd_half": "JSD to real clouds on the halved grid, times 1000",
     "ratio": "distance relative to the baseline",
     "evaluations": "evaluations to find it, teacher included",
     "seconds": "seconds to find it",
     "validation": "loss on the validation pairs",
     "training": "distance on the training pairs",
 }
-HIGHER = ("precision", "recall", "agreement")
+HIGHER = ("precision", "recall", "agreement", "coverage")
 BEST = {"best hand-made": tuple(n for n in GRIDS if n in HANDMADE), "best known": GRIDS}
 """Names for the grid with the smallest distance, picked on the noise that is scored."""
 
@@ -71,12 +77,12 @@ class Scoring:
 
     session: Session
     held_out: int
-    sets: SetMetrics | None
+    sets: SetMetrics | CloudMetrics | None
 
     @classmethod
     def of(cls, spec: CompareSpec, report: Report) -> "Scoring":
         session = compare_session(spec, report)
-        sets = SetMetrics.of(session, spec.judged, spec.features) if spec.full else None
+        sets = set_metrics_of(session, spec) if spec.full else None
         return cls(session, spec.held_out, sets)
 
     def to_teacher(self, teacher: Teacher) -> "Scoring":

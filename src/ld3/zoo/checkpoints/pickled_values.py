@@ -4,7 +4,7 @@ import math
 import struct
 from typing import BinaryIO
 
-from ld3.zoo.checkpoints.pickles import Made, checked_key
+from ld3.zoo.checkpoints.pickles import Made, Name, checked_key
 from ld3.zoo.checkpoints.regions import BadFile, Region, Span
 
 
@@ -89,3 +89,14 @@ def read_bytes_value(value: object, file: BinaryIO, limit: int) -> bytes | None:
         if isinstance(text, str) and len(text) <= limit:
             return text.encode("latin-1", "replace")
     return None
+
+
+def shown(value: object) -> str:
+    """A value of the file in a message."""
+    if isinstance(value, Made):
+        return f"a {value.maker[:80] or 'nameless'} object"
+    if isinstance(value, Name):
+        return f"the name {str(value)[:80]}"
+    if isinstance(value, int | float | str):
+        return repr(value)[:40]
+    return f"a {type(value).__name__}"

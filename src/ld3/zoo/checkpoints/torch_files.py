@@ -8,12 +8,13 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import torch
 
 from ld3.errors import one_line
-from ld3.zoo.checkpoints.pickled_values import mapping, plain
+from ld3.zoo.checkpoints.module_trees import edm_config, persistent, walk_modules
+from ld3.zoo.checkpoints.pickled_values import mapping, plain, shown
 from ld3.zoo.checkpoints.pickles import Machine, Made, Name, Reference
 from ld3.zoo.checkpoints.regions import BadFile, Region, Span
 from ld3.zoo.checkpoints.tensors import (
@@ -27,8 +28,6 @@ from ld3.zoo.checkpoints.tensors import (
 )
 
 MAX_MEMBERS = 1_000_000  # of a zip
-MAX_DEPTH = 50  # of modules in modules
-MAX_MODULES = 100_000
 MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of torch.save before 1.6
 LEGACY = 1001  # the second
 
@@ -79,7 +78,6 @@ class Reading:
         self.storages: dict[str, Span] = {}  # by key: of the zip, or of the stream
         self.nested: dict[int, Storage] = {}  # by place: storages inside of the pickle
         self.names: set[str] = set()
-        self.modules = 0
         self.widths: dict[str, int] = {}  # bytes of a number, by key of its storage
 
     # Containers
@@ -141,7 +139,7 @@ class Reading:
         version, machine = self.unpickle(region), mapping(self.unpickle(region)) or {}
         if version != LEGACY or machine.get("little_endian") is not True:
             raise BadFile(
-                f"got version {_shown(version)} of torch.save, expected {LEGACY} and little-endian "
+                f"got version {shown(version)} of torch.save, expected {LEGACY} and little-endian "
                 "numbers"
             )
         value, keys = self.unpickle(region), self.unpickle(region)
@@ -180,10 +178,10 @@ class Reading:
         top = mapping(value)
         if top is None:
             raise BadFile(
-                f"got {_shown(value)} in the file, expected a dictionary of tensors, or one with "
+                f"got {shown(value)} in the file, expected a dictionary of tensors, or one with "
                 "'ema' or 'state_dict'"
             )
-        if isinstance(top.get("ema"), Made) and _persistent(top["ema"]) is not None:
+        if isinstance(top.get("ema"), Made) and persistent(top["ema"]) is not None:
             return self.edm(top["ema"])
         weights = mapping(top.get("state_dict"))
         if weights is None:
@@ -225,66 +223,14 @@ class Reading:
         found: dict[str, Entry] = {}
         for name, value in weights.items():
             if not isinstance(name, str) or not name.isprintable():
-                raise BadFile(f"got {_shown(name)} as a name of a tensor, expected a plain text")
+                raise BadFile(f"got {shown(name)} as a name of a tensor, expected a plain text")
             found[name] = self.entry(name, value)
         return found
 
     def edm(self, network: object) -> Checkpoint:
         """A module that EDM's training code wrote with its source text, which stays text."""
-        entries: dict[str, Entry] = {}
-        self._walk(network, "", entries, 0)
-        name, state = _persistent(network) or ("", {})
-        inner = _persistent((mapping(state.get("_modules")) or {}).get("model"))
-        words = plain(
-            {
-                key: item
-                for key, item in state.items()
-                if isinstance(key, str) and not key.startswith("_") and key != "training"
-            },
-            self.file,
-        )
-        given = plain(state.get("_init_kwargs"), self.file)
-        config: dict[str, Any] = {
-            **(words if isinstance(words, dict) else {}),
-            **(given if isinstance(given, dict) else {}),
-            "precond": name,
-        }
-        if inner is not None:
-            config.setdefault("model_type", inner[0])
-            config["model"] = plain(inner[1].get("_init_kwargs"), self.file)
-        return self.made("edm", entries, config)
-
-    def _walk(self, module: object, prefix: str, entries: dict[str, Entry], depth: int) -> None:
-        """Parameters and buffers of a module and of those inside it, names joined by dots."""
-        self.modules += 1
-        if depth > MAX_DEPTH or self.modules > MAX_MODULES:
-            raise BadFile(
-                f"got over {MAX_MODULES} modules, or some nested more than {MAX_DEPTH} deep, "
-                "expected fewer"
-            )
-        found = _persistent(module)
-        if found is not None:
-            state = found[1]
-        elif isinstance(module, Made) and isinstance(module.state, dict):
-            state = module.state
-        else:
-            raise BadFile(
-                f"got {_shown(module)} as module {prefix[:80] or 'ema'!r}, expected a network"
-            )
-        hidden = state.get("_non_persistent_buffers_set")
-        for group in ("_parameters", "_buffers"):
-            for name, value in (mapping(state.get(group)) or {}).items():
-                skipped = group == "_buffers" and isinstance(hidden, list) and name in hidden
-                if value is not None and not skipped:
-                    full = f"{prefix}{name}" if isinstance(name, str) else ""
-                    if not full.isprintable() or not full or full in entries:
-                        raise BadFile(f"got the name {full[:80]!r}, expected each name once")
-                    entries[full] = self.entry(full, value)
-        for name, inner in (mapping(state.get("_modules")) or {}).items():
-            if inner is not None:
-                if not isinstance(name, str):
-                    raise BadFile(f"got {_shown(name)} as a name of a module, expected a text")
-                self._walk(inner, f"{prefix}{name}.", entries, depth + 1)
+        entries = {name: self.entry(name, value) for name, value in walk_modules(network)}
+        return self.made("edm", entries, edm_config(network, self.file))
 
     # Tensors
 
@@ -293,7 +239,7 @@ class Reading:
             if isinstance(value, Made) and value.maker in PARAMETERS and value.args:
                 value = value.args[0]
         if not isinstance(value, Made) or value.maker not in TENSORS or len(value.args) < 4:
-            raise BadFile(f"got {_shown(value)} as {name[:80]!r}, expected a tensor")
+            raise BadFile(f"got {shown(value)} as {name[:80]!r}, expected a tensor")
         storage = self.storage(name, value.args[0])
         offset = value.args[1]
         shape, stride = (_tensor_sizes(sizes) for sizes in value.args[2:4])
@@ -324,7 +270,7 @@ class Reading:
             key = value.key
             if found is not None and isinstance(key, tuple):
                 return self._stored(name, found[0], found[1], key)
-        raise BadFile(f"got {_shown(value)} as the storage of {name[:80]!r}, expected numbers")
+        raise BadFile(f"got {shown(value)} as the storage of {name[:80]!r}, expected numbers")
 
     def _stored(
         self, name: str, key: str, dtype: torch.dtype, words: tuple[object, ...]
@@ -335,7 +281,7 @@ class Reading:
         if not isinstance(numel, int) or span.size != numel * dtype.itemsize:
             raise BadFile(
                 f"got a storage of {span.size} bytes for {name[:80]!r}, expected "
-                f"{_shown(numel)} numbers of {dtype}; the file is damaged"
+                f"{shown(numel)} numbers of {dtype}; the file is damaged"
             )
         view = words[5] if len(words) > 5 else None
         if view is None:
@@ -380,17 +326,6 @@ KNOWN = (
 )
 
 
-def _persistent(value: object) -> tuple[str, dict[object, object]] | None:
-    """Class and state of an object that EDM's code wrote with its source; the source is dropped."""
-    if not isinstance(value, Made) or not value.maker.endswith("._reconstruct_persistent_obj"):
-        return None
-    meta = mapping(value.args[0]) if value.args else None
-    if meta is None:
-        return None
-    name, state = meta.get("class_name"), mapping(meta.get("state"))
-    return (name, state) if isinstance(name, str) and state is not None else None
-
-
 def _storage_key(reference: Reference) -> tuple[str, torch.dtype] | None:
     """('storage', type, key, place, numel, ...) -> key and dtype."""
     words = reference.key
@@ -406,14 +341,3 @@ def _tensor_sizes(value: object) -> tuple[int, ...] | None:
     if isinstance(value, Made) and value.maker == "torch.Size" and value.args:
         value = value.args[0]
     return sizes_of(value)
-
-
-def _shown(value: object) -> str:
-    """A value of the file in a message."""
-    if isinstance(value, Made):
-        return f"a {value.maker[:80] or 'nameless'} object"
-    if isinstance(value, Name):
-        return f"the name {str(value)[:80]}"
-    if isinstance(value, int | float | str):
-        return repr(value)[:40]
-    return f"a {type(value).__name__}"
