@@ -204,12 +204,9 @@ def ranked_table(title: str, found: Mapping[str, Any]) -> ResultTable | None:
 
 
 def verdict(title: str, found: Mapping[str, Any], complexes: int) -> str:
-    """Learned methods against the best baseline, by mean RMSD to the teacher."""
-    errors = {
-        method: matrix(several, "error_teacher")
-        for method, several in found.items()
-        if method != TEACHER
-    }
+    """Learned methods against the default, which is the first method, and the best baseline, by
+    mean RMSD to the teacher."""
+    errors = {m: matrix(own, "error_teacher") for m, own in found.items() if m != TEACHER}
     baselines = [method for method in errors if kind_of(method) != "learned"]
     learned = [method for method in errors if kind_of(method) == "learned"]
     if not baselines or not learned:
@@ -217,15 +214,16 @@ def verdict(title: str, found: Mapping[str, Any], complexes: int) -> str:
     best = min(baselines, key=lambda method: float(errors[method].mean()))
     said = []
     for method in learned:
-        own, base = errors[method], errors[best]
+        own = errors[method]
         weights = Weights.drawn(own.shape[1], own.shape[0])
-        found_ratio = ratio(own, base, weights)
-        ahead = int((own.mean(0) < base.mean(0)).sum())
-        said.append(
-            f"`{method}` is at {found_ratio.value:.2f} of it (95 %: {found_ratio.low:.2f} to "
-            f"{found_ratio.high:.2f}), lower on {ahead} of {complexes} complexes"
-        )
-    return f"{title}: the best baseline by mean RMSD to the teacher is `{best}`. {'; '.join(said)}."
+        for base in dict.fromkeys((baselines[0], best)):
+            part = ratio(own, errors[base], weights)
+            ahead = int((own.mean(0) < errors[base].mean(0)).sum())
+            said.append(
+                f"`{method}` is at {part.value:.2f} of `{base}` (95 %: {part.low:.2f} to "
+                f"{part.high:.2f}; lower on {ahead} of {complexes} complexes)"
+            )
+    return f"{title}, mean RMSD to the teacher: {'; '.join(said)}."
 
 
 def _draw(session: Session, spec: CompareSpec, path: Path) -> None:
