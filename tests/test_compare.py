@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ld3
-from ld3 import FunctionModel
+from ld3 import FunctionModel, compile_table, knots, make_grid, make_solver
 from ld3.cli import main
 from ld3.comparison import Comparison
 from ld3.errors import Ld3Error
@@ -26,8 +26,9 @@ from ld3.report.comparison import comparison_lines
 from ld3.runs.compare.cells import cells_of
 from ld3.runs.compare.run import compare_session, run_compare, write_files
 from ld3.runs.compare.spec import CompareSpec, groups
-from ld3.runs.compare.statistics import _within, featured
-from ld3.runs.set_metrics import without_tenths
+from ld3.runs.compare.statistics import featured, within
+from ld3.runs.evaluation.chunks import Samples
+from ld3.schedules import EDM
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import seeds_for
 from ld3.zoo.toy import mixture
@@ -217,8 +218,8 @@ def test_what_is_written_is_read_again(tmp_path: Path, methods: dict[str, object
 
 
 def test_shares_stay_shares() -> None:
-    assert _within(Interval(0.9, 0.7, 1.2), 0.0, 1.0) == Interval(0.9, 0.7, 1.0)
-    assert _within(Interval(-0.1, -0.3, 0.2), 0.0, float("inf")) == Interval(-0.1, -0.1, 0.2)
+    assert within(Interval(0.9, 0.7, 1.2), "recall_data") == Interval(0.9, 0.7, 1.0)
+    assert within(Interval(-0.1, -0.3, 0.2), "frechet") == Interval(-0.1, -0.1, 0.2)
 
 
 def test_groups_and_words(methods: dict[str, object]) -> None:
@@ -238,14 +239,21 @@ def test_groups_and_words(methods: dict[str, object]) -> None:
 @pytest.mark.parametrize("classes", [2, 7, 10])
 def test_no_class_is_left_out_with_a_tenth(classes: int) -> None:
     """Classes are asked for in turn: each keeps its share, or intervals would be far too wide."""
-    for keep in without_tenths(700):
-        assert (torch.arange(700)[keep] % classes).bincount().tolist() == [630 // classes] * classes
-    assert torch.stack(without_tenths(43)).sum(0).tolist() == [9] * 43
+    table = compile_table(make_solver("euler"), knots(EDM(), make_grid("edm", EDM(), 2)))
+    samples = Samples(table, 700)
+    tenths = torch.tensor([samples.group(number) for number in range(700)])
+    assert tenths.bincount().tolist() == list(samples.sizes) == [70] * 10
+    for tenth in range(10):
+        kept = torch.arange(700)[tenths != tenth] % classes
+        assert kept.bincount().tolist() == [630 // classes] * classes
+    uneven = Samples(table, 43)
+    assert [[uneven.group(n) for n in range(43)].count(g) for g in range(10)] == list(uneven.sizes)
 
 
 def test_full_has_the_columns_of_a_judge_with_intervals(
-    tmp_path: Path, methods: dict[str, object]
+    tmp_path: Path, methods: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ld3.zoo.features._places", lambda: iter(()))  # as where none is installed
     small: dict[str, object] = {"methods": "uniform,vp-uniform", "held_out": 8, "teacher_steps": 10}
     small["reference_steps"] = 10  # enough to tell these two apart
     words = spec(tmp_path, **small, full=True, judged=60, model="fashion", nfe="5")

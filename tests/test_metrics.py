@@ -79,7 +79,7 @@ def test_moments_do_not_depend_on_the_batches() -> None:
 
 
 def test_too_few_samples() -> None:
-    with pytest.raises(SpecError, match="got 1 samples, wanted at least 2"):
+    with pytest.raises(SpecError, match="got 1 samples, expected at least 2"):
         Moments.of([torch.zeros(1, 3)])
     with pytest.raises(SpecError, match="got 0 samples"):
         Moments.of([])
@@ -211,7 +211,7 @@ def test_kid_of_sets_from_the_same_noise() -> None:
     one, two = (kid(*parts[0], subsets=20, size=n, paired=True) for n in (50, 100))
     assert abs(one.mean - two.mean) < 4 * one.std / 20**0.5
     assert two.mean == pytest.approx(float(paired[0]), rel=1e-9)
-    with pytest.raises(SpecError, match="got 6000 and 100 samples, wanted as many of both"):
+    with pytest.raises(SpecError, match="got 6000 and 100 samples, expected as many of both"):
         polynomial_mmd(f, f[:100], paired=True)
 
 
@@ -221,7 +221,7 @@ def test_kid_over_subsets() -> None:
     assert found == kid(a, b, subsets=50, size=100, seed=4)
     assert found != kid(a, b, subsets=50, size=100, seed=5)
     assert abs(found.mean - polynomial_mmd(a, b)) < 4 * found.std / 50**0.5
-    with pytest.raises(SpecError, match="got 100 subsets of 301, wanted at least 1 of 2 to 300"):
+    with pytest.raises(SpecError, match="got 100 subsets of 301, expected at least 1 of 2 to 300"):
         kid(a, b, size=301)
 
 
@@ -309,7 +309,7 @@ def test_the_judge_is_the_default() -> None:
     assert net.logits is not None and torch.equal(
         net.logits(images), judge.logits(images.clamp(-1, 1))
     )
-    with pytest.raises(ModelError, match=r"got pictures of shape \(3, 32, 32\)"):
+    with pytest.raises(ModelError, match=r"got images of shape \(3, 32, 32\)"):
         net(torch.zeros(2, 3, 32, 32))
 
 
@@ -372,7 +372,7 @@ def test_inception_from_a_file(inception_weights: dict[str, Tensor], tmp_path: P
     assert torch.equal(found, net(grey + 1e-4 * (to_uint8(grey + 1e-4) == to_uint8(grey))))
     assert (found[:1] - net(grey[:1])).abs().max() < 1e-3 * found.abs().max()
     assert len(net.digest) == 16 and net.logits is None
-    with pytest.raises(ModelError, match=r"got pictures of shape \(2, 4, 8, 8\)"):
+    with pytest.raises(ModelError, match=r"got images of shape \(2, 4, 8, 8\)"):
         net(torch.zeros(2, 4, 8, 8))
 
 
@@ -394,7 +394,7 @@ def test_weights_that_do_not_fit(inception_weights: dict[str, Tensor], tmp_path:
         make_inception(short)
     with pytest.raises(ModelError, match=rf"{key} has shape \(2,\), wanted \(192, 2048, 1, 1\)"):
         make_inception({**short, key: torch.zeros(2)})
-    with pytest.raises(ModelError, match=r"wanted \.safetensors with Inception weights"):
+    with pytest.raises(ModelError, match=r"expected weights of the FID Inception"):
         load_features(tmp_path / "inception.bin")
     with pytest.raises(StoreError, match="cannot read"):
         load_features(tmp_path / "no.safetensors")
@@ -425,5 +425,5 @@ def test_torchscript_by_path(tmp_path: Path) -> None:
     net, x = load_features(file), torch.tensor([[[[0.0]]], [[[1.0]]]])
     assert net(x).tolist() == [[128.0] * 3, [255.0] * 3]
     torch.jit.script(Whole()).save(str(file))
-    with pytest.raises(ModelError, match=r"got \(2, 3, 1, 1\) from mean.pt for 2 pictures"):
+    with pytest.raises(ModelError, match=r"got \(2, 3, 1, 1\) from mean.pt for 2 images"):
         load_features(file)(x)

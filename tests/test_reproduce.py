@@ -24,13 +24,13 @@ from ld3.experiment import (
     Value,
     merged,
 )
-from ld3.report.experiments import NOT_RUN, markdown
+from ld3.report.experiments import NOT_RUN, _sizes, markdown
 from ld3.report.panels import _is_wide
 from ld3.runs.experiments import experiment_names, load_experiment, run_reproduce, write_result
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.learning_runs import RunRequest, Sessions, class_subset
 from ld3.runs.experiments.paper import paper_tables
-from ld3.runs.experiments.run import KINDS, read_options
+from ld3.runs.experiments.run import KINDS, folder_name, read_options
 from ld3.runs.experiments.scoring import title_of
 from ld3.runs.experiments.shared_errors import feature_errors
 from ld3.runs.experiments.spec import ORDER, SPECS, read_experiment
@@ -41,7 +41,6 @@ from ld3.runs.spec import read_solver, solver_title
 from ld3.zoo.features import load_features
 
 PAPER = [name for name in ORDER if load_experiment(name).paper is not None]
-OWN = [name for name in ORDER if name not in PAPER]
 DOCS = Path(__file__).parents[1] / "docs"
 every = pytest.mark.parametrize("name", ORDER)
 of_the_paper = pytest.mark.parametrize("name", PAPER)
@@ -234,7 +233,7 @@ def test_wrong_options_are_one_line(old: str, new: str, said: str, tmp_path: Pat
     assert old in text
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(text.replace(old, new))
-    with pytest.raises(SpecError, match=re.escape(said)) as error:
+    with pytest.raises((SpecError, StoreError), match=re.escape(said)) as error:
         read_options(read_experiment(wrong), "fashion", False, context("fashion"))
     assert "\n" not in str(error.value)
 
@@ -253,12 +252,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "comparison-grid": {
         "model": TOY, "show": ["distance", "rmse_accurate", "evaluations", "ratio"],
         "compare": FEW | SHORT
-        | {"methods": ["logsnr", "dmn", "ld3-times"], "nfe": [3], "seeds": 2},
+        | {"methods": ["logsnr", "dmn", "ld3-times"], "nfe": [2, 3, 4], "seeds": 2},
         "goal": {"teacher_solver": "euler", "teacher_grid": "logsnr", "teacher_steps": 9},
     },
     "ablation": {
         "model": TOY, "learn": LEARN, "scoring": SCORING, "nfe": [3], "seeds": 2, "axis": "r",
-        "show": ["distance", "validation", "ratio", "training", "median"],
+        "show": ["distance", "validation", "ratio", "training"],
         "against": ["logsnr", "best known"],
         "changes": {
             "hard": {"x": 0}, "soft": {"x": 1, "recipe": {"gamma": 0.5, "rate_noise": 1.0}},
@@ -273,7 +272,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "model": TOY, "learn": LEARN | {"start": "uniform"}, "scoring": SCORING, "nfe": [3],
         "solvers": ["dpmpp:3"], "points": 3,
     },
-    "bound": {"model": TOY, "learn": LEARN, "nfe": 7, "samples": 3, "radii": [0.0, 1.0]},
+    "bound": {"model": TOY, "learn": LEARN, "nfe": 7, "samples": 3, "radii": [0.0, 0.1, 0.5, 1.0]},
     "illustration": {
         "model": "ld3.runs.experiments.toy_models:line", "radii": [0.0, 0.3], "nfe": 2,
         "samples": 20,
@@ -314,6 +313,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+DRAWN = ("comparison-grid", "bound", "illustration", "sample-images")
+"""Kinds whose options above give curves of more than two points, or images."""
+
+
 def made_of(kind: str, options: dict[str, Any]) -> Experiment:
     plain = load_experiment("discretization")
     return plain.model_copy(update={"name": f"my-{kind}", "kind": kind, "models": {"toy": options}})
@@ -329,7 +332,7 @@ def test_each_kind_runs_and_is_read_again(
     assert all(file.stat().st_size > 100 for file in files)
     assert not list(tmp_path.glob("*nfe*"))  # learned plans are in the cache
     pictures = [file for file in files if file.suffix == ".png"]
-    assert bool(pictures) == (kind not in ("cross-solver", "shared-errors"))
+    assert bool(pictures) == (kind in DRAWN)
     assert all(file.read_bytes()[:4] == b"\x89PNG" for file in pictures)
     assert ExperimentResult.load(tmp_path / f"my-{kind}" / "result.json") == result
     assert result.tables
@@ -365,11 +368,12 @@ def test_numbers_of_a_grid(tmp_path: Path) -> None:
     assert spent["logsnr"] == 0 < spent["ld3-times"]
     assert 1.0 in [row.cells[0].value for row in ratio.rows if row.cells[0]]
     assert result.reference == "unipc-3, 12 steps on logsnr"  # twice the teacher's
+    assert len(result.notes) == 2 and all("of 3 pairs of solver" in note for note in result.notes)
     assert (tmp_path / "my-comparison-grid" / "compare.json").exists()
 
 
 def test_soft_loss_is_below_the_hard_one(tmp_path: Path) -> None:
-    """With noises that may move, validation can only gain."""
+    """With noise that may move, validation can only gain."""
     words = merged(OPTIONS["ablation"], {"seeds": 1, "learn": {"recipe": {"epochs": 4}}})
     result = run_reproduce(made_of("ablation", words), out=tmp_path)
     rows = {row.label[0]: row.cells[0] for row in result.tables[1].rows}
@@ -469,6 +473,7 @@ def test_best_baselines_are_picked_by_distance(tmp_path: Path) -> None:
     assert hand and known
     assert known.name == min(values, key=lambda name: values[name])
     assert known.value == min(values.values()) and hand.name != "gits-cifar10"
+    assert not result.notes  # one setting: the table says it all
     assert known.text.endswith(f"({known.name})")
 
 
@@ -619,13 +624,49 @@ def test_the_page_tells_of_it(name: str) -> None:
         assert f"`ld3 reproduce {name}{option}`" in section
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_the_results_name_their_command(name: str) -> None:
-    pages = [DOCS / "results.md", *(DOCS / "results").glob("*.md")]
-    assert any(f"`ld3 reproduce {name}`" in page.read_text() for page in pages)
+# ---- the pages of the docs
+
+PAGES = [
+    pytest.param(name, model, id=folder_name(load_experiment(name), model, quick=False))
+    for name in ORDER
+    for model in load_experiment(name).models
+]
+
+
+def page_of(name: str, model: str) -> Path:
+    folder = folder_name(load_experiment(name), model, quick=False)
+    return DOCS / f"results/reproduce/{folder}.md"
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_a_page_was_made_with_the_options_of_today(name: str, model: str) -> None:
+    """Its first line has the sizes of the spec file, its tables the numbers of evaluations."""
+    page, options = page_of(name, model), load_experiment(name).options(model)
+    if not page.exists():
+        text = (DOCS / "reproduce.md").read_text() + (DOCS / "results.md").read_text()
+        paper = rf"\[`{name}`\]\S+ \| not measured yet \||Not measured yet: `{model}`"
+        assert re.search(rf"{paper}|Not measured yet: `ld3 reproduce {page.stem}`", text)
+        pytest.skip(f"{page.name}: not measured yet, as the docs say")
+    first, *lines = page.read_text().splitlines()
+    made = f"Made by `ld3 reproduce {name} --model {model}`: {', '.join(_sizes(options))}."
+    assert first.startswith(made)
+    columns = {int(n) for line in lines for n in re.findall(r"\| NFE (\d+)(?= \|)", line)}
+    wanted = options.get("nfe") or options.get("compare", {}).get("nfe")
+    assert not columns or columns == set(np.atleast_1d(wanted).tolist())
+
+
+def test_every_page_and_image_has_its_place() -> None:
+    """Each is shown by one page of the docs, and none is left that no command makes."""
+    text = "".join(page.read_text() for page in [*DOCS.rglob("*.md"), DOCS.parent / "README.md"])
+    shown = re.findall(r"^```\{include\} (results/\S+)$", text, re.M)
+    pages = sorted(str(page.relative_to(DOCS)) for page in (DOCS / "results").rglob("*.md"))
+    assert sorted(shown) == pages
+    images = {file.name for file in (DOCS / "images").rglob("*.png")}
+    assert images == {name for name in images if f"/{name})" in text}
+    made = {page_of(*case.values) for case in PAGES}  # type: ignore[arg-type]
+    assert set((DOCS / "results/reproduce").glob("*.md")) <= made
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda p: p.stem)
-def test_every_page_of_results_names_its_command(page: Path) -> None:
-    made_by = r"`(ld3 (reproduce|compare) |make mutants|python tools/)"
-    assert re.search(made_by, page.read_text())
+def test_every_other_page_names_its_command(page: Path) -> None:
+    assert re.search(r"`(make mutants|python tools/)", page.read_text())

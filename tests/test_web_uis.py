@@ -227,6 +227,11 @@ def test_every_setting_of_the_web_ui_samples(
         )
         return found
 
+    trained = level(plans[0], (torch.arange(1000).double() + 1) / 1000)
+    words = {"n": 5, "sigma_min": 0.03, "sigma_max": 14.6, "device": "cpu"}
+    schedules["LD3 x"](inner_model=denoiser_of("eps", trained), **words)
+    with pytest.raises(ValueError, match="got one that predicts v at"):
+        schedules["LD3 x"](inner_model=denoiser_of("v", trained), **words)
     eight = Spy.of(plans[1])
     nine = sigmas(9)
     hires = int(8 / 0.7)
@@ -255,7 +260,8 @@ def test_an_extension_for_all_plans(tmp_path: Path, capsys: pytest.CaptureFixtur
         script, file = export_plans("a1111-pack", [plan], tmp_path, Wish(name=name)).files
         assert file == tmp_path / "ld3_plans" / "plans" / f"{name}.json"
     (tmp_path / "ld3_plans" / "plans" / "broken.json").write_text('{"plans": [')
-    (tmp_path / "ld3_plans" / "plans" / "other.json").write_text('{"format": "x", "plans": []}')
+    other = {"format": "x", "name": "other", "plans": [record(plans["one"])]}
+    (tmp_path / "ld3_plans" / "plans" / "other.json").write_text(json.dumps(other))
     samplers, schedules = registered(script)
     assert set(samplers) == set(schedules) == {"LD3 one", "LD3 two"}
     said = capsys.readouterr().out
@@ -378,6 +384,31 @@ def test_one_node_for_all_plans(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="wanted one of"):
             load_plan(node, flow, "flow", Model(flow, spy.output), steps="5")
         assert len(load_plan(node, flow, "flow", Model(flow, spy.output), denoise=0.0)[2]) == 0
+
+
+def test_plan_files_among_the_models(tmp_path: Path) -> None:
+    """ComfyUI's folder models/ld3 is read besides the pack's own."""
+    paths = ModuleType("folder_paths")
+    known: list[str] = []
+    paths.__dict__.update(
+        models_dir=str(tmp_path / "models"),
+        add_model_folder_path=lambda name, path: known.append(path),
+        get_folder_paths=lambda name: known,
+    )
+    for name, plan in {"one": make_plan(), "two": make_plan(steps=7)}.items():
+        export_plans("comfyui-pack", [plan], tmp_path, Wish(name=name))
+    (tmp_path / "models" / "ld3").mkdir(parents=True)
+    own = tmp_path / "ld3_plans" / "plans" / "two.json"
+    own.rename(tmp_path / "models" / "ld3" / "two.json")
+    with with_modules({**modules(), "folder_paths": paths}):
+        module = load_file(tmp_path / "ld3_plans" / "__init__.py", "exported_pack")
+        assert module.choices() == (["one", "two"], ["5", "7"])
+        assert module.valid("two", "7") is True
+    (tmp_path / "models" / "ld3" / "two.json").unlink()
+    (tmp_path / "ld3_plans" / "plans" / "one.json").unlink()
+    module = load_file(tmp_path / "ld3_plans" / "__init__.py", "exported_pack")
+    assert module.choices() == (["none"], ["0"])  # and the node can be looked at all the same
+    assert "put files of `ld3 export --to comfyui-pack` there" in module.valid("none", "0")
 
 
 def test_lists_of_ksampler(tmp_path: Path) -> None:

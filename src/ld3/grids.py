@@ -7,8 +7,9 @@ never used, because no method asks the network at the very end, except Heun's.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,49 +96,29 @@ class Knots:
 
     def at(self, parts: Tensor) -> "Knots":
         """Numbers of parts (P,) repeated for coordinates that belong to them, (D,)."""
-
-        def spread(values: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(value[parts] for value in values)
-
-        return Knots(
-            self.schedule, self.steps, self.net, spread(self.alpha), spread(self.sigma),
-            spread(self.lam), spread(self.net_alpha), spread(self.net_sigma), spread(self.h),
-        )  # fmt: skip
+        names = ("alpha", "sigma", "lam", "net_alpha", "net_sigma", "h")
+        spread: dict[str, Any] = {
+            name: tuple(value[parts] for value in getattr(self, name)) for name in names
+        }
+        return replace(self, **spread)
 
 
 def knots(schedule: Schedule, grid: TimeGrid) -> Knots:
     """Look a grid up in a schedule."""
     t, net = grid.times, grid.net_times
-    if isinstance(schedule, Parts):
-        return _knots_of_parts(schedule, grid)
-    lam = schedule.lam(t)
+    log_alpha, log_sigma = logarithms(schedule, t)
+    net_alpha, net_sigma = logarithms(schedule, net)
+    lam = log_alpha - log_sigma if isinstance(schedule, Parts) else schedule.lam(t)
     return Knots(
         schedule=schedule,
         steps=grid.steps,
         net=net.unbind(),
-        alpha=schedule.log_alpha(t).exp().unbind(),
-        sigma=schedule.log_sigma(t).exp().unbind(),
-        lam=lam.unbind(),
-        net_alpha=schedule.log_alpha(net).exp().unbind(),
-        net_sigma=schedule.log_sigma(net).exp().unbind(),
-        h=(lam[1:] - lam[:-1]).unbind(),
-    )
-
-
-def _knots_of_parts(schedule: Parts, grid: TimeGrid) -> Knots:
-    """One column for each part; alpha is 1."""
-    log_alpha, log_sigma = logarithms(schedule, grid.times)  # (N+1, P)
-    one, net_sigma = (v.exp() for v in logarithms(schedule, grid.net_times))
-    return Knots(
-        schedule=schedule,
-        steps=grid.steps,
-        net=grid.net_times.unbind(),
         alpha=log_alpha.exp().unbind(),
         sigma=log_sigma.exp().unbind(),
-        lam=(-log_sigma).unbind(),
-        net_alpha=one.unbind(),
-        net_sigma=net_sigma.unbind(),
-        h=(log_sigma[:-1] - log_sigma[1:]).unbind(),
+        lam=lam.unbind(),
+        net_alpha=net_alpha.exp().unbind(),
+        net_sigma=net_sigma.exp().unbind(),
+        h=(lam[1:] - lam[:-1]).unbind(),
     )
 
 

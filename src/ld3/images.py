@@ -105,7 +105,11 @@ def rescaled(images: Tensor, span: tuple[float, float]) -> Tensor:
 
 def png(image: Tensor) -> bytes:
     """One image (1 or 3, H, W) in [-1, 1] as a PNG of 8 bits, grey or RGB, pixel by pixel."""
-    pixels = (127.5 * (image.float().clamp(-1, 1) + 1)).round().byte().cpu()
+    return png_of((127.5 * (image.float().clamp(-1, 1) + 1)).round().byte().cpu())
+
+
+def png_of(pixels: Tensor) -> bytes:
+    """One image of bytes, uint8 (1 or 3, H, W), as a PNG."""
     channels, height, width = pixels.shape
     rows = pixels.permute(1, 2, 0).flatten(1)  # (H, W C)
     lines = b"".join(b"\0" + row.numpy().tobytes() for row in rows)  # 0: no filter

@@ -25,7 +25,7 @@ class PipelineOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    prompts: Annotated[tuple[Prompt, ...], Field(min_length=1, max_length=1000)] = CAPTIONS
+    prompts: Annotated[tuple[Prompt, ...], Field(min_length=1, max_length=50_000)] = CAPTIONS
     negative_prompt: Prompt | None = None
     classes: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] | None = None
     height: Size | None = None

@@ -58,8 +58,21 @@ def _check_range(name: str, t_min: float, t_max: float, lowest: float, highest: 
         )
 
 
+class _VE(ABC):
+    """What variance exploding schedules share: alpha = 1."""
+
+    @abstractmethod
+    def log_sigma(self, t: Tensor) -> Tensor: ...
+
+    def log_alpha(self, t: Tensor) -> Tensor:
+        return 0.0 * t
+
+    def lam(self, t: Tensor) -> Tensor:
+        return -self.log_sigma(t)
+
+
 @dataclass(frozen=True)
-class EDM:
+class EDM(_VE):
     """Variance exploding, alpha = 1, sigma = t (Karras et al. 2022, arXiv 2206.00364)."""
 
     t_min: float = 0.002
@@ -72,14 +85,8 @@ class EDM:
     def prior_std(self) -> float:
         return self.t_max
 
-    def log_alpha(self, t: Tensor) -> Tensor:
-        return 0.0 * t
-
     def log_sigma(self, t: Tensor) -> Tensor:
         return t.log()
-
-    def lam(self, t: Tensor) -> Tensor:
-        return -t.log()
 
     def time_at(self, lam: Tensor) -> Tensor:
         return torch.exp(-lam)
@@ -289,7 +296,7 @@ class Flow:
 
 
 @dataclass(frozen=True)
-class Geometric:
+class Geometric(_VE):
     """Variance exploding, alpha = 1, sigma = low^(1-t) high^t with t from 0 to 1."""
 
     low: float
@@ -311,21 +318,15 @@ class Geometric:
         """log(high / low) = -d lam / dt."""
         return math.log(self.high / self.low)
 
-    def log_alpha(self, t: Tensor) -> Tensor:
-        return 0.0 * t
-
     def log_sigma(self, t: Tensor) -> Tensor:
         return math.log(self.low) + self.rate * t
-
-    def lam(self, t: Tensor) -> Tensor:
-        return -self.log_sigma(t)
 
     def time_at(self, lam: Tensor) -> Tensor:
         return (-lam - math.log(self.low)) / self.rate
 
 
 @dataclass(frozen=True)
-class Parts:
+class Parts(_VE):
     """Several geometric processes that share t, one for each part of a state (:mod:`ld3.spaces`).
 
     Grids, searches and the learner place times; to them this is the schedule of the first part.
@@ -354,14 +355,8 @@ class Parts:
     def prior_std(self) -> float:
         return self.parts[0].prior_std
 
-    def log_alpha(self, t: Tensor) -> Tensor:
-        return self.parts[0].log_alpha(t)
-
     def log_sigma(self, t: Tensor) -> Tensor:
         return self.parts[0].log_sigma(t)
-
-    def lam(self, t: Tensor) -> Tensor:
-        return self.parts[0].lam(t)
 
     def time_at(self, lam: Tensor) -> Tensor:
         return self.parts[0].time_at(lam)
@@ -479,21 +474,15 @@ SCHEDULES: dict[str, tuple[Callable[[], Schedule], str]] = {
     "vp-linear": (VPLinear, "continuous VP, beta 0.1 to 20"),
     "vp-cosine": (VPCosine, "continuous VP, cosine, t up to 0.9946"),
     "ddpm": (Discrete.linear, "1000 steps, beta linear 1e-4 to 0.02"),
-    "ldm": (
-        lambda: Discrete.scaled_linear(0.0015, 0.0195),
-        "1000 steps, sqrt(beta) linear 0.0015 to 0.0195: latent diffusion",
-    ),
-    "sd": (
-        lambda: Discrete.scaled_linear(0.00085, 0.012),
-        "1000 steps, sqrt(beta) linear 0.00085 to 0.012: Stable Diffusion",
-    ),
+    "ldm": (lambda: Discrete.scaled_linear(0.0015, 0.0195),
+            "1000 steps, sqrt(beta) linear 0.0015 to 0.0195: latent diffusion"),
+    "sd": (lambda: Discrete.scaled_linear(0.00085, 0.012),
+           "1000 steps, sqrt(beta) linear 0.00085 to 0.012: Stable Diffusion"),
     "iddpm": (Discrete.cosine, "1000 steps, cosine without its pure-noise tail: iDDPM"),
-    "point-cloud": (
-        lambda: Discrete.linear(steps=100),
-        "100 steps, beta linear 1e-4 to 0.02: point clouds",
-    ),
+    "point-cloud": (lambda: Discrete.linear(steps=100),
+                    "100 steps, beta linear 1e-4 to 0.02: point clouds"),
     "flow": (Flow, "rectified flow, t from 0.001 to 0.999"),
-}
+}  # fmt: skip
 
 
 def make_schedule(name: str) -> Schedule:

@@ -16,10 +16,10 @@ import secrets
 import stat
 import time
 import tomllib
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -40,15 +40,22 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 def write_parts(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """:func:`write_bytes` for content that comes in parts, one of them in memory at a time."""
+    with replacing(path) as file:
+        for part in parts:
+            file.write(part)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, which takes the place of the one at `path` when all went well."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder")
         beside = path.parent / f".{secrets.token_hex(8)}.tmp"
         try:
-            with beside.open("xb") as file:  # a new file, with the rights that the umask leaves
-                for part in parts:
-                    file.write(part)
+            with beside.open("x+b") as file:  # a new file, with the rights that the umask leaves
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(beside, path)  # of a symbolic link: the link, not what it points to

@@ -98,11 +98,7 @@ class Table:
         return state
 
     def follow(
-        self,
-        network: Denoise,
-        x: Tensor,
-        known: Sequence[Tensor] = (),
-        space: Space | None = None,
+        self, network: Denoise, x: Tensor, known: Sequence[Tensor] = (), space: Space | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """The sample with gradients to the table, and all outputs; `known` ones are not asked."""
         if space is not None:

@@ -84,12 +84,8 @@ def make_pairs(
         _check_finite(made, part, model, teacher, guidance)
         targets.append(made)
         progress(len(part))
-    return Pairs(
-        tuple(seeds),
-        noise(seeds, model.shape, device=device),
-        model.conditions(seeds),
-        torch.cat(targets),
-    )
+    z, cond = noise(seeds, model.shape, device=device), model.conditions(seeds)
+    return Pairs(tuple(seeds), z, cond, torch.cat(targets))
 
 
 def sample_batches(

@@ -87,6 +87,8 @@ def _rows(checkout: Path, python: str, base: Path) -> Iterator[Row]:
         export_plans("comfyui-pack", [plan], base / "custom_nodes", Wish(name=name))
         plan.save(base / f"{name}.json")
     export_plans("comfyui", [plans["sd"]], base / "custom_nodes", Wish(name="one"))
+    (base / "models" / "ld3").mkdir()  # plan files may lie there, too
+    (base / "custom_nodes/ld3_plans/plans/wan.json").rename(base / "models" / "ld3" / "wan.json")
     for family, shape in SHAPES.items():
         drawn = 0.3 * torch.randn(shape, generator=torch.Generator().manual_seed(7))
         content = {"latent_tensor": drawn, "latent_format_version_0": torch.tensor([])}

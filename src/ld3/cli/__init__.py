@@ -9,7 +9,18 @@ from collections.abc import Sequence
 import click
 
 from ld3 import __version__
-from ld3.cli import begin, checkpoints, compare, importing, learn, lists, plans, reproduce, zoo
+from ld3.cli import (
+    begin,
+    checkpoints,
+    compare,
+    evaluate,
+    importing,
+    learn,
+    lists,
+    plans,
+    reproduce,
+    zoo,
+)
 from ld3.cli.say import say
 from ld3.errors import NO_MEMORY, Ld3Error, is_out_of_memory, one_line, unknown
 
@@ -46,7 +57,9 @@ def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
         say(ctx.get_help())
 
 
-for module in (begin, learn, plans, importing, compare, reproduce, checkpoints, lists, zoo):
+for module in (
+    begin, learn, plans, importing, evaluate, compare, reproduce, checkpoints, lists, zoo,
+):  # fmt: skip
     for command in module.COMMANDS:
         cli.add_command(command)
 

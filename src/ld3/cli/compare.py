@@ -7,9 +7,11 @@ import click
 
 from ld3.cli.options import (
     FILE,
+    data_option,
     flag,
     given,
     model_option,
+    network_options,
     option,
     print_files,
     print_lines,
@@ -34,11 +36,14 @@ from ld3.cli.say import say
            help="Training pairs per seed, the same for all methods."),
     option("--valid", type=int, help="Validation pairs per seed.", shown="32"),
     option("--guidance", help="Scale of classifier-free guidance.", shown="1"),
-    flag("--full", default=None, help="Add set metrics: Fréchet distance, KID and others."),
+    flag("--full", default=None,
+         help="Add set metrics: Fréchet distance, KID and others. --data asks for it, too."),
     option("--judged", type=int, help="Samples for --full.", shown="1000"),
-    option("--features", type=FILE, shown="the model's, if it is in `ld3 models`",
-           help="Feature network for --full: Inception weights (.safetensors) or TorchScript "
-           "(.pt)."),
+    option("--metrics", multiple=True, shown="all",
+           help="Set metrics of --full: frechet, frechet_accurate, kid, cmmd, precision, recall, "
+           "agreement."),
+    data_option,
+    network_options,
     option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1"),
 )  # fmt: skip
 @run_options(("unipc:3:bh1", "logsnr", "40"), ("Folder of results and their cache.", "compare"))
@@ -50,7 +55,7 @@ def compare(file: Path | None, resume: bool, **options: Any) -> None:
     from ld3.runs.compare.run import run_compare, write_files
     from ld3.runs.compare.spec import CompareSpec
 
-    spec = CompareSpec.read(given(options, "methods", "solvers", "nfe"), file)
+    spec = CompareSpec.read(given(options, "methods", "solvers", "nfe", "metrics"), file)
     with Bar() as bar:
         comparison = run_compare(spec, bar, fresh=not resume)
         bar.clear()

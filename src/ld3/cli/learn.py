@@ -6,7 +6,17 @@ from typing import Any
 
 import click
 
-from ld3.cli.options import flag, given, model_option, option, print_lines, run_options, together
+from ld3.cli.options import (
+    data_option,
+    flag,
+    given,
+    model_option,
+    network_options,
+    option,
+    print_lines,
+    run_options,
+    together,
+)
 from ld3.cli.say import say
 from ld3.errors import MissingPackage
 
@@ -36,7 +46,10 @@ from ld3.errors import MissingPackage
     option("--seed", type=int, shown="0",
            help="Random seed of a run: its training noise and the order of batches."),
     option("--judged", type=int, shown="200",
-           help="Samples for the Fréchet distance of models in `ld3 models`; 0: none."),
+           help="Samples for the Fréchet distance of models in `ld3 models`, and with --data; "
+           "0: none."),
+    data_option,
+    network_options,
     flag("--tensorboard", default=None, help="Write losses for TensorBoard."),
 )  # fmt: skip
 @run_options(("the preset's",) * 3, ("Folder of runs and their cache.", "runs"))

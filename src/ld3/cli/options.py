@@ -107,10 +107,53 @@ def out_option(help: str, default: str) -> Decorator:
     return option("--out", type=FILE, help=help, default=Path(default))
 
 
+model_options = together(
+    prompt_option("Pipelines: a prompt.", "five captions of MS-COCO"),
+    option("--prompts", type=FILE, help="Text file with one prompt per line.", shown="none"),
+    option("--negative-prompt", help="Prompt that guidance leads away from.", shown="empty"),
+    option("--label", multiple=True, help="Class labels: 1,2 or 0-9.", shown="all"),
+    option("--resolution", help="Image size: 512, or HEIGHTxWIDTH.", shown="the pipeline's"),
+    option("--frames", type=int, help="Frames of a video.", shown="the pipeline's"),
+    option("--tokens", type=int, help="Tokens of a prompt.", shown="the pipeline's"),
+    option("--embedded-guidance", type=float, shown="3.5",
+           help="Guidance scale that networks such as Flux take as an input."),
+    flag("--rectified", default=None,
+         help="The network is a flow from noise to data, as InstaFlow."),
+    flag("--latents", default=None, help="Compare latents instead of decoded images."),
+    flag("--tiling", default=None, help="Decode in tiles."),
+    option("--net-time", shown="float",
+           help="Times as the network gets them: float, integer, bfloat16."),
+    config_option,
+    clamp_option,
+    batch_option,
+    device_option(shown="cpu"),
+    option("--dtype", help="Network dtype: float32, float64, bfloat16, float16.",
+           shown="the model's"),
+)  # fmt: skip
+"""How a pipeline or a checkpoint is used, on which device and in which dtype."""
+
+network_options = together(
+    option("--features", type=FILE, shown="the package's own for `ld3 models`, else one found",
+           help="Feature network of set metrics: weights of the FID Inception (.pt, .pth, "
+           ".safetensors), other TorchScript, inception (finds an installed one) or judge (of the "
+           "package, for 1x28x28 images)."),
+    option("--resize", shown="tensorflow",
+           help="Resize rule of the FID Inception: tensorflow (published statistics, "
+           "torch-fidelity) or pytorch (pytorch-fid)."),
+)  # fmt: skip
+data_option = option(
+    "--data", type=FILE, shown="the package's own for `ld3 models`, else none",
+    help="Data for the Fréchet distance: statistics (.npz, .pkl), a folder or a zip of images.",
+)  # fmt: skip
+spec_option = option(
+    "--spec", "file", type=FILE, shown="none",
+    help="TOML file with these options, such as held_out = 128. Options given here win.",
+)  # fmt: skip
+
+
 def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorator:
     """What `learn` and `compare` share. `teacher`: defaults of solver, grid and steps; `out`: what
     the folder holds, and its default."""
-    whole = "the pipeline's"
     return together(
         option("--distance", shown="auto",
                help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
@@ -137,31 +180,9 @@ def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorato
         option("--teacher-steps", type=int, help="Steps of the teacher.", shown=teacher[2]),
         option("--reference-steps", type=int, shown="twice the teacher's",
                help="Steps of the reference solution, UniPC-3 on logsnr, in the scores."),
-        prompt_option("Pipelines: a prompt.", "five captions of MS-COCO"),
-        option("--prompts", type=FILE, help="Text file with one prompt per line.", shown="none"),
-        option("--negative-prompt", help="Prompt that guidance leads away from.", shown="empty"),
-        option("--label", multiple=True, help="Class labels: 1,2 or 0-9.", shown="all"),
-        option("--resolution", help="Image size: 512, or HEIGHTxWIDTH.", shown=whole),
-        option("--frames", type=int, help="Frames of a video.", shown=whole),
-        option("--tokens", type=int, help="Tokens of a prompt.", shown=whole),
-        option("--embedded-guidance", type=float, shown="3.5",
-               help="Guidance scale that networks such as Flux take as an input."),
-        flag("--rectified", default=None,
-             help="The network is a flow from noise to data, as InstaFlow."),
-        flag("--latents", default=None, help="Compare latents instead of decoded images."),
-        flag("--tiling", default=None, help="Decode in tiles."),
-        option("--net-time", shown="float",
-               help="Times as the network gets them: float, integer, bfloat16."),
-        config_option,
-        clamp_option,
-        batch_option,
-        device_option(shown="cpu"),
-        option("--dtype", help="Network dtype: float32, float64, bfloat16, float16.",
-               shown="the model's"),
+        model_options,
         option("--out", type=FILE, help=out[0], shown=out[1]),
-        option("--spec", "file", type=FILE, shown="none",
-               help="TOML file with these options, such as held_out = 128. Options given here "
-               "win."),
+        spec_option,
         click.option("--resume/--fresh", default=True,
                      help="--resume goes on with an unfinished run and reads finished ones. "
                      "--fresh starts again; training pairs and scores are made again, too.  "

@@ -7,8 +7,10 @@ import click
 
 from ld3.cli.options import (
     FILE,
+    data_option,
     device_option,
     flag,
+    network_options,
     option,
     out_option,
     print_files,
@@ -28,13 +30,8 @@ from ld3.errors import SpecError
     help="Model: one of the experiment's, or package.module:function with the paper's settings.",
 )
 @flag("--quick", help="Smallest sizes: only a check that it runs.")
-@option(
-    "--features",
-    type=FILE,
-    shown="none",
-    help="Feature network for a model of your own: Inception weights (.safetensors) or "
-    "TorchScript (.pt).",
-)
+@data_option
+@network_options
 @device_option()
 @option(
     "--jobs", type=click.IntRange(1, 256), default=1, help="Processes that run at the same time."

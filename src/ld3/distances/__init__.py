@@ -83,9 +83,7 @@ class FeatureDistance(nn.Module):
     """
 
     def __init__(
-        self,
-        features: Callable[[Tensor], Sequence[Tensor]],
-        heads: Sequence[Tensor] | None = None,
+        self, features: Callable[[Tensor], Sequence[Tensor]], heads: Sequence[Tensor] | None = None
     ) -> None:
         super().__init__()
         self.features = features

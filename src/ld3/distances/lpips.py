@@ -30,6 +30,8 @@ _KEYS = "features.N.weight, features.N.bias and linK.model.1.weight"
 
 @dataclass(frozen=True)
 class _Spec:
+    stages: tuple[tuple[int, tuple[int, ...]], ...]  # size of the kernels, and widths
+    pool: int  # pixels
     taps: tuple[int, ...]  # layers of the backbone whose outputs are compared
     widths: tuple[int, ...]  # channels of these outputs
     min_side: int  # smallest side in pixels with non-empty maps
@@ -38,21 +40,13 @@ class _Spec:
 
 
 _SPECS: dict[str, _Spec] = {
-    "vgg": _Spec(
-        taps=(3, 8, 15, 22, 29),
-        widths=(64, 128, 256, 512, 512),
-        min_side=16,
-        cached="vgg16-397923af.pth",
-        weights="VGG16_Weights.IMAGENET1K_V1",
-    ),
-    "alex": _Spec(
-        taps=(1, 4, 7, 9, 11),
-        widths=(64, 192, 384, 256, 256),
-        min_side=31,
-        cached="alexnet-owt-7be5be79.pth",
-        weights="AlexNet_Weights.IMAGENET1K_V1",
-    ),
-}
+    "vgg": _Spec(((3, (64,) * 2), (3, (128,) * 2), (3, (256,) * 3), (3, (512,) * 3),
+                  (3, (512,) * 3)), 2, (3, 8, 15, 22, 29), (64, 128, 256, 512, 512), 16,
+                 "vgg16-397923af.pth", "VGG16_Weights.IMAGENET1K_V1"),
+    "alex": _Spec(((11, (64,)), (5, (192,)), (3, (384, 256, 256))), 3,
+                  (1, 4, 7, 9, 11), (64, 192, 384, 256, 256), 31,
+                  "alexnet-owt-7be5be79.pth", "AlexNet_Weights.IMAGENET1K_V1"),
+}  # fmt: skip
 
 
 def _spec(net: str) -> _Spec:
@@ -61,34 +55,18 @@ def _spec(net: str) -> _Spec:
     return _SPECS[net]
 
 
-def _conv(cin: int, cout: int, kernel: int, stride: int = 1) -> list[nn.Module]:
-    """Convolution without values (they are loaded later) and ReLU."""
-    padding = 2 if kernel > 3 else 1
-    conv = nn.Conv2d(cin, cout, kernel, stride, padding, device="meta")
-    return [conv, nn.ReLU(inplace=True)]
-
-
-def _vgg16() -> nn.Sequential:
+def _backbone(spec: _Spec) -> nn.Sequential:
+    """Stages of convolutions and ReLUs, pooled in between; weights without values as yet."""
     layers: list[nn.Module] = []
-    cin = 3
-    for width, convs in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
-        for _ in range(convs):
-            layers += _conv(cin, width, 3)
-            cin = width
-        layers.append(nn.MaxPool2d(2, 2))
+    before = 3
+    for kernel, widths in spec.stages:
+        stride, padding = 4 if kernel == 11 else 1, 2 if kernel > 3 else 1
+        for width in widths:
+            conv = nn.Conv2d(before, width, kernel, stride, padding, device="meta")
+            layers += [conv, nn.ReLU(inplace=True)]
+            before = width
+        layers.append(nn.MaxPool2d(spec.pool, 2))
     return nn.Sequential(*layers[:-1])
-
-
-def _alexnet() -> nn.Sequential:
-    return nn.Sequential(
-        *_conv(3, 64, 11, stride=4),
-        nn.MaxPool2d(3, 2),
-        *_conv(64, 192, 5),
-        nn.MaxPool2d(3, 2),
-        *_conv(192, 384, 3),
-        *_conv(384, 256, 3),
-        *_conv(256, 256, 3),
-    )
 
 
 class LpipsFeatures(nn.Module):
@@ -104,7 +82,7 @@ class LpipsFeatures(nn.Module):
     def __init__(self, net: LpipsNet) -> None:
         super().__init__()
         self.spec = _spec(net)
-        self.features = _vgg16() if net == "vgg" else _alexnet()
+        self.features = _backbone(self.spec)
         for name, rgb in (("shift", (-0.030, -0.088, -0.188)), ("scale", (0.458, 0.448, 0.450))):
             value = torch.tensor(rgb, device="cpu", dtype=torch.float32).view(3, 1, 1)
             self.register_buffer(name, value, persistent=False)

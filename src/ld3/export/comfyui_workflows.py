@@ -186,7 +186,7 @@ def _one(plan: str, steps: int, denoise: float, mask: bool = False) -> Workflow:
 
 def _split(plan: str, steps: int) -> Workflow:
     """The high part with one model, the low part with another; one SAMPLER for both, so that the
-    second goes on with what the first was told."""
+    second part continues with the history of the first."""
     flow = Workflow()
     loader, positive, negative = _loaded(flow)
     refiner = flow.add(

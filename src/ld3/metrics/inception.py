@@ -1,16 +1,23 @@
-"""Inception v3 as the Fréchet Inception distance uses it: pictures -> 2048 pooled features.
+"""Inception v3 as the Fréchet Inception distance uses it: images -> 2048 pooled features.
 
 The network of Szegedy et al. 2015 (arXiv 1512.00567) in the form of 2015-12-05 that FID was
 defined with. It differs from the usual one in two ways: averages in pooling branches leave the
 border's zeros out, and the pooling branch of the last block takes the maximum. Names of weights are
 those of the usual PyTorch port (`Mixed_5b.branch1x1.conv.weight`, ...).
 
-Pictures in [-1, 1] are rounded to 8 bits first, as the EDM protocol does; grey ones become three
-equal channels; then 299 x 299 by bilinear interpolation without antialiasing, and back to [-1, 1].
+Images in [-1, 1] are rounded to 8 bits first, as the EDM protocol does; grey ones become three
+equal channels. Two *resize rules* lead to 299 x 299, both bilinear and without antialiasing:
+
+    tensorflow   output pixel i is at i H / 299 of the input; values (v - 128) / 128
+    pytorch      pixel centres are aligned, at (i + 1/2) H / 299 - 1/2; values 2 v / 255 - 1
+
+The first is that of the original network, of NVIDIA's detectors and of torch-fidelity: published
+reference statistics were made with it. The second is that of the package pytorch-fid.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +25,8 @@ from torch import Tensor, nn
 
 from ld3.errors import ModelError
 
+Resize = Literal["tensorflow", "pytorch"]
+RESIZE: tuple[Resize, ...] = get_args(Resize)
 FEATURES = 2048
 SIDE = 299
 
@@ -31,10 +40,29 @@ def in_colour(images: Tensor) -> Tensor:
     """(B, 1 or 3, H, W) -> (B, 3, H, W)."""
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise ModelError(
-            f"features: got pictures of shape {tuple(images.shape)}, wanted (B, 1, H, W) or "
+            f"features: got images of shape {tuple(images.shape)}, expected (B, 1, H, W) or "
             "(B, 3, H, W)"
         )
     return images.expand(-1, 3, -1, -1)
+
+
+def resized(pixels: Tensor, rule: Resize) -> Tensor:
+    """Pixels (B, 3, H, W) of 0 to 255 as the network takes them, (B, 3, 299, 299): see above."""
+    x = pixels.float()
+    if rule == "pytorch":
+        x = F.interpolate(x / 255, (SIDE, SIDE), mode="bilinear", align_corners=False)
+        return 2 * x - 1
+    return (_from_corner(_from_corner(x, 2), 3) - 128) / 128
+
+
+def _from_corner(x: Tensor, axis: int) -> Tensor:
+    """Along one axis: out_i = (1 - w) x_k + w x_{k+1} with k + w = i H / 299."""
+    size = x.shape[axis]
+    place = torch.arange(SIDE, device=x.device, dtype=torch.float32) * (size / SIDE)
+    low = place.floor().long().clamp_max(size - 1)
+    high = (low + 1).clamp_max(size - 1)
+    weight = (place - low).view([-1 if d == axis else 1 for d in range(4)])
+    return torch.lerp(x.index_select(axis, low), x.index_select(axis, high), weight)
 
 
 class Unit(nn.Module):
@@ -149,10 +177,11 @@ def _coarse(before: int, pool: Callable[[Tensor], Tensor]) -> Block:  # 8 x 8
 
 
 class Inception(nn.Module):
-    """Pictures (B, 1 or 3, H, W) in [-1, 1] -> features (B, 2048)."""
+    """Images (B, 1 or 3, H, W) in [-1, 1] -> features (B, 2048)."""
 
-    def __init__(self) -> None:
+    def __init__(self, resize: Resize = "tensorflow") -> None:
         super().__init__()
+        self.resize = resize
         self.Conv2d_1a_3x3 = Unit(3, 32, 3, stride=2)
         self.Conv2d_2a_3x3 = Unit(32, 32, 3)
         self.Conv2d_2b_3x3 = Unit(32, 64, 3, padding=1)
@@ -179,9 +208,7 @@ class Inception(nn.Module):
         self.Mixed_7c = _coarse(2048, _largest)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = in_colour(to_uint8(images)).float() / 255
-        x = F.interpolate(x, (SIDE, SIDE), mode="bilinear", align_corners=False)
-        x = 2 * x - 1
+        x = resized(in_colour(to_uint8(images)), self.resize)
         for name, part in self.named_children():
             if name in ("Conv2d_3b_1x1", "Mixed_5b"):  # 147 -> 73 and 71 -> 35
                 x = _halve(x)
@@ -189,16 +216,18 @@ class Inception(nn.Module):
         return x.mean((2, 3))
 
 
-def make_inception(weights: Mapping[str, Tensor], source: str = "weights") -> Inception:
+def make_inception(
+    weights: Mapping[str, Tensor], source: str = "weights", resize: Resize = "tensorflow"
+) -> Inception:
     """The network with these weights, frozen. Keys it does not need, as `fc.weight`, are left."""
     with torch.random.fork_rng(devices=[]):  # building draws random weights
-        net = Inception()
+        net = Inception(resize)
     wanted = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
     absent = [key for key in wanted if key not in weights]
     if absent:
         raise ModelError(
             f"Inception: got {source} without {absent[0]} ({len(absent)} of {len(wanted)} keys "
-            "absent), wanted the names of the PyTorch port of the FID network"
+            "absent), expected the names of the PyTorch port of the FID network"
         )
     for key, value in wanted.items():
         if weights[key].shape != value.shape:

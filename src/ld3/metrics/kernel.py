@@ -8,10 +8,12 @@ the estimate unbiased: it may be negative, and does not depend on the number of 
 on features of length 1, keeps these pairs, and multiplies by 1000 (Jayasumana et al. 2024,
 arXiv 2401.09603, there with CLIP embeddings).
 
-Sums run over blocks of pairs in float64: memory does not grow with the square of the samples.
+Sums run over blocks of pairs in float64: memory does not grow with the square of the samples. A set
+may also come in *groups* (:class:`FeatureSet`) and block by block, from a disk. Its sums are then
+kept for every pair of groups, so that leaving a group out costs nothing more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -19,8 +21,40 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 
-BLOCK = 1024  # rows of each side at a time
+BLOCK = 512  # rows of each side at a time
 SIZE = 1000  # samples in a subset of KID, where there are so many
+
+
+Kernel = Callable[[Tensor, Tensor], Tensor]
+Block = tuple[int, Tensor]  # the number of a group, and features (B, D) of it
+
+
+@dataclass(frozen=True)
+class FeatureSet:
+    """Features in groups; `blocks` gives them again each time it is called, in order."""
+
+    sizes: tuple[int, ...]  # rows of each group
+    blocks: Callable[[], Iterable[Block]]
+
+    @classmethod
+    def of(cls, features: Tensor) -> "FeatureSet":
+        """One group that is in memory."""
+        return cls((len(features),), lambda: ((0, part) for part in blocks(features)))
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+    def large_blocks(self) -> Iterator[Block]:
+        """Joined to about :data:`BLOCK` rows where they are smaller."""
+        group, rows = 0, list[Tensor]()
+        for number, part in self.blocks():
+            if rows and (number != group or sum(map(len, rows)) >= BLOCK):
+                yield group, torch.cat(rows)
+                rows = []
+            group = number
+            rows.append(part.detach().to("cpu", torch.float64))
+        if rows:
+            yield group, torch.cat(rows)
 
 
 @dataclass(frozen=True)
@@ -50,8 +84,8 @@ def kid(
     count = min(SIZE, most) if size is None else size
     if not 2 <= count <= most or subsets < 1:
         raise SpecError(
-            f"KID: got {subsets} subsets of {count}, wanted at least 1 of 2 to {most}, the number "
-            "of samples"
+            f"KID: got {subsets} subsets of {count}, expected at least 1 of 2 to {most}, the "
+            "number of samples"
         )
     generator = torch.Generator().manual_seed(seed)
     values = []
@@ -70,36 +104,87 @@ def polynomial_mmd(a: Tensor, b: Tensor, *, paired: bool = False) -> float:
     independent, and k(x_i, y_i) is left out as well; with it the estimate would be too small.
     """
     x, y = feature_pair(a, b, "KID")
-    n, m = len(x), len(y)
-    if paired and n != m:
-        raise SpecError(f"KID: got {n} and {m} samples, wanted as many of both where paired")
-    own_x = (_total(x, x, polynomial) - _twins(x, x)) / (n * (n - 1))
-    own_y = (_total(y, y, polynomial) - _twins(y, y)) / (m * (m - 1))
-    across = _total(x, y, polynomial)
-    across = (across - _twins(x, y)) / (n * (n - 1)) if paired else across / (n * m)
-    return own_x + own_y - 2 * across
+    if paired and len(x) != len(y):
+        raise SpecError(
+            f"KID: got {len(x)} and {len(y)} samples, expected as many of both where paired"
+        )
+    if not paired:
+        return kids(FeatureSet.of(x), FeatureSet.of(y))[0]
+    pairs = len(x) * (len(x) - 1)
+    own = sum(_total(f, f, polynomial) - _twins(f, f) for f in (x, y))
+    return (own - 2 * (_total(x, y, polynomial) - _twins(x, y))) / pairs
+
+
+def kids(x: FeatureSet, y: FeatureSet) -> list[float]:
+    """KID by all pairs of x and y; then, if x has several groups, without each of them in turn."""
+    same_y = float(pair_sums(y, y, polynomial).sum() - _own(y).sum())
+    own, twins, across = pair_sums(x, x, polynomial), _own(x), pair_sums(x, y, polynomial).sum(1)
+    m, values = len(y), []
+    for keep in _kept(x.sizes):
+        n = int(torch.tensor(x.sizes, device="cpu")[keep].sum())
+        inner = float(own[keep][:, keep].sum() - twins[keep].sum()) / (n * (n - 1))
+        values.append(inner + same_y / (m * (m - 1)) - 2 * float(across[keep].sum()) / (n * m))
+    return values
 
 
 def cmmd(a: Tensor, b: Tensor, *, sigma: float = 10.0, scale: float = 1000.0) -> float:
     """CMMD's estimate for features (n, D) and (m, D), which are brought to length 1 first."""
+    x, y = feature_pair(a, b, "CMMD")
+    return cmmds(FeatureSet.of(x), FeatureSet.of(y), sigma=sigma, scale=scale)[0]
+
+
+def cmmds(
+    x: FeatureSet, y: FeatureSet, *, sigma: float = 10.0, scale: float = 1000.0
+) -> list[float]:
+    """CMMD of x and y; then, if x has several groups, without each of them in turn."""
     if not sigma > 0:
-        raise SpecError(f"CMMD: got sigma {sigma}, wanted it above 0")
-    x, y = (torch.nn.functional.normalize(f) for f in feature_pair(a, b, "CMMD"))
+        raise SpecError(f"CMMD: got sigma {sigma}, expected it above 0")
 
     def gaussian(p: Tensor, q: Tensor) -> Tensor:
+        p, q = torch.nn.functional.normalize(p), torch.nn.functional.normalize(q)
         square = p.square().sum(1)[:, None] + q.square().sum(1) - 2 * p @ q.T
         return torch.exp(square.clamp_min(0) / (-2 * sigma**2))
 
-    own = (_total(f, f, gaussian) / len(f) ** 2 for f in (x, y))
-    return scale * (sum(own) - 2 * _total(x, y, gaussian) / (len(x) * len(y)))
+    same_y = float(pair_sums(y, y, gaussian).sum()) / len(y) ** 2
+    own, across = pair_sums(x, x, gaussian), pair_sums(x, y, gaussian).sum(1)
+    values = []
+    for keep in _kept(x.sizes):
+        n = int(torch.tensor(x.sizes, device="cpu")[keep].sum())
+        inner, outer = float(own[keep][:, keep].sum()), float(across[keep].sum())
+        values.append(scale * (inner / n**2 + same_y - 2 * outer / (n * len(y))))
+    return values
+
+
+def pair_sums(x: FeatureSet, y: FeatureSet, kernel: Kernel) -> Tensor:
+    """Sums of k over all pairs of rows, by group of x and group of y: (G, H), float64."""
+    sums = torch.zeros(len(x.sizes), len(y.sizes), dtype=torch.float64, device="cpu")
+    for g, p in x.large_blocks():
+        for h, q in y.large_blocks():
+            sums[g, h] += kernel(p, q).sum()
+    return sums
+
+
+def _own(x: FeatureSet) -> Tensor:
+    """Sums of k(f, f) by group, for KID."""
+    sums = torch.zeros(len(x.sizes), dtype=torch.float64, device="cpu")
+    for g, p in x.large_blocks():
+        sums[g] += _twins(p, p)
+    return sums
+
+
+def _kept(sizes: tuple[int, ...]) -> list[Tensor]:
+    """All groups; then all but one."""
+    count = len(sizes)
+    each = [torch.arange(count, device="cpu") != g for g in range(count)] if count > 1 else []
+    return [torch.ones(count, dtype=torch.bool, device="cpu"), *each]
 
 
 def feature_pair(a: Tensor, b: Tensor, what: str) -> tuple[Tensor, Tensor]:
     """Both in float64 on the CPU, after a check of their shapes."""
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise SpecError(
-            f"{what}: got features of shapes {tuple(a.shape)} and {tuple(b.shape)}, wanted (n, D) "
-            "and (m, D) with at least 2 rows and the same D"
+            f"{what}: got features of shapes {tuple(a.shape)} and {tuple(b.shape)}, expected "
+            "(n, D) and (m, D) with at least 2 rows and the same D"
         )
     return a.detach().to("cpu", torch.float64), b.detach().to("cpu", torch.float64)
 
@@ -119,6 +204,6 @@ def _twins(x: Tensor, y: Tensor) -> float:
     return float((((x * y).mean(1) + 1) ** 3).sum())
 
 
-def _total(x: Tensor, y: Tensor, kernel: Callable[[Tensor, Tensor], Tensor]) -> float:
+def _total(x: Tensor, y: Tensor, kernel: Kernel) -> float:
     """The sum of k over all pairs."""
-    return sum(float(kernel(p, q).sum()) for p in blocks(x) for q in blocks(y))
+    return float(pair_sums(FeatureSet.of(x), FeatureSet.of(y), kernel))

@@ -70,8 +70,8 @@ def markdown(result: ExperimentResult) -> str:
 
 SIZES = {
     "seeds": "learning seeds", "pairs": "training pairs", "valid": "validation pairs",
-    "held_out": "held-out noises", "judged": "samples for set metrics",
-    "teacher_steps": "steps of the teacher", "samples": "noises", "preset": "preset",
+    "held_out": "held-out seeds", "judged": "samples for set metrics",
+    "teacher_steps": "steps of the teacher", "samples": "noise samples", "preset": "preset",
 }  # fmt: skip
 
 

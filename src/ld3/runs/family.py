@@ -28,14 +28,7 @@ from ld3.problem import Problem, Student
 from ld3.runs.cache import Cache
 from ld3.runs.descent import SO_FAR, Descent, descend, resumable
 from ld3.runs.learn import finish, make_run, run_folder
-from ld3.runs.plans import (
-    known_table,
-    make_plan,
-    options_of,
-    preset_facts,
-    solver_numbers,
-    versions,
-)
+from ld3.runs.plans import known_table, make_plan
 from ld3.runs.progress import Report, silent
 from ld3.runs.run import Run, forget
 from ld3.runs.session import mean, open_session
@@ -186,33 +179,17 @@ def _descended(family: _Family) -> dict[str, Any]:
 
 def _plan(family: _Family, content: Mapping[str, Any]) -> Plan:
     run, steps, solver = family.first, family.steps, family.first.solver
-    middle, preset = steps[len(steps) // 2], run.preset
+    middle = steps[len(steps) // 2]
+    density, shifts = (content[word] for word in ("density", "shifts"))
     values = {
-        name: torch.tensor(content[word], dtype=torch.float64, device="cpu")
-        for name, word in (("times", "density"), ("net", "shifts"))
+        name: torch.tensor(numbers, dtype=torch.float64, device="cpu")
+        for name, numbers in (("times", density), ("net", shifts))
     }
     tuned = family.parameters.tuned(values, middle)
-    return make_plan(
-        run.session,
-        guidances=run.scales,
-        nfe=solver.nfe(middle),
-        **solver_numbers(run.session, tuned),
-        family=FamilyPart(
-            low=solver.nfe(steps[0]),
-            high=solver.nfe(steps[-1]),
-            density=content["density"],
-            shifts=content["shifts"],
-        ),
-        learned=Provenance(
-            spec=options_of(family.spec),
-            preset=preset_facts(preset),
-            start=content["start"],
-            evaluations=content["evaluations"],
-            teacher_evaluations=preset.teacher.nfe * (preset.train + preset.valid),
-            validation=content["validation"],
-            versions=versions(),
-        ),
-    )
+    facts = {name: content[name] for name in ("start", "evaluations", "validation")}
+    low, high = solver.nfe(steps[0]), solver.nfe(steps[-1])
+    part = FamilyPart(low=low, high=high, density=density, shifts=shifts)
+    return make_plan(run, family.spec, solver.nfe(middle), tuned, facts, family=part)
 
 
 def _best_bump(

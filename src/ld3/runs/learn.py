@@ -101,7 +101,7 @@ def finish(run: Run, spec: RunSpec, held_out: int) -> Plan:
     if run.folder is not None and not (run.folder / "plan.json").exists():
         save_so_far(learned)
     with resumable(run.folder):
-        scores = held_out_scores(run, learned, held_out, spec.judged) if held_out else {}
+        scores = held_out_scores(run, learned, spec, held_out) if held_out else {}
     plan = with_rounding(plan_of(run, learned, spec, scores), run.session, held_out)
     if run.folder is not None:
         plan.save(run.folder / "plan.json")

@@ -24,7 +24,7 @@ from ld3.plan import (
 from ld3.runs.run import Learned, Run, recipe_facts
 from ld3.runs.session import Session, means
 from ld3.runs.set_metrics import SetMetrics
-from ld3.runs.spec import Settings
+from ld3.runs.spec import RunSpec, Settings
 from ld3.schedules import schedule_to_json
 from ld3.scores import Scores, best_of
 from ld3.seeds import seeds_for
@@ -38,40 +38,22 @@ UNSCORED = ("out", "tensorboard", "refine")  # options that say nothing about a 
 
 def plan_of(run: Run, learned: Learned, spec: Settings, scores: Mapping[str, Scores]) -> Plan:
     """A learned solver with its provenance."""
-    preset, starts = run.preset, learned.starts
-    provenance = Provenance(
-        spec=options_of(spec),
-        preset=preset_facts(preset),
-        reference=asdict(run.session.reference),
-        starts=StartsPart(
-            chosen=list(starts.names),
-            losses=starts.losses,
-            roughness=starts.roughness,
-            evaluations=starts.evaluations,
-        ),
-        start=learned.start,
-        distance=run.session.measure.title,
-        secant=learned.secant,
-        evaluations=learned.evaluations,
-        teacher_evaluations=len(run.scales) * preset.teacher.nfe * (preset.train + preset.valid),
-        skipped=learned.skipped,
-        validation=learned.validation,
-        versions=versions(),
-    )
-    return make_plan(
-        run.session,
-        guidances=run.scales,
-        nfe=run.nfe,
-        learned=provenance,
-        scores=dict(scores),
-        **solver_numbers(run.session, learned.tuned),
-    )
+    told = ("start", "secant", "evaluations", "skipped", "validation")
+    facts = {name: getattr(learned, name) for name in told}
+    starts = asdict(learned.starts)
+    starts["chosen"] = list(starts.pop("names"))
+    facts["starts"] = StartsPart(**starts)
+    return make_plan(run, spec, run.nfe, learned.tuned, facts, scores=dict(scores))
 
 
-def make_plan(session: Session, guidances: tuple[float, ...], **parts: Any) -> Plan:
-    """A plan for the session's model, with these parts."""
+def make_plan(
+    run: Run, spec: Settings, nfe: int, tuned: TunedSolver, facts: Mapping[str, Any], **parts: Any
+) -> Plan:
+    """A plan for the model of a run; `facts` are those of its learning, `parts` of the plan."""
+    session, preset, pairs = run.session, run.preset, run.preset.train + run.preset.valid
     model, loaded = session.model, session.loaded
     return Plan(
+        nfe=nfe,
         schedule=schedule_to_json(model.schedule),
         model=ModelPart(
             name=loaded.name,
@@ -79,10 +61,20 @@ def make_plan(session: Session, guidances: tuple[float, ...], **parts: Any) -> P
             shape=list(model.shape),
             prediction=model.prediction,
             conditions=loaded.conditions,
-            guidance=guidances[0],
-            guidance_range=list(guidances[1:]) or None,
+            guidance=run.scales[0],
+            guidance_range=list(run.scales[1:]) or None,
             options=loaded.options,
         ),
+        learned=Provenance(
+            spec=options_of(spec),
+            preset=preset_facts(preset),
+            reference=asdict(session.reference),
+            distance=session.measure.title,
+            teacher_evaluations=len(run.scales) * preset.teacher.nfe * pairs,
+            versions={"ld3": __version__, "torch": str(torch.__version__)},
+            **facts,
+        ),
+        **solver_numbers(session, tuned),
         **parts,
     )
 
@@ -98,12 +90,13 @@ def solver_numbers(session: Session, tuned: TunedSolver) -> dict[str, Any]:
     return {**numbers, "solver": part}
 
 
-def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> dict[str, Scores]:
+def held_out_scores(run: Run, learned: Learned, spec: RunSpec, held_out: int) -> dict[str, Scores]:
     """Every known grid, the start and the learned solver on the same held-out noise.
 
-    For shipped models of images also the Fréchet distances of the reference, of the best hand-made
-    and the best known grid, and of the plan.
+    For shipped models of images, and where data is given, also the Fréchet distances of the
+    reference, of the best hand-made and the best known grid, and of the plan.
     """
+    judged = spec.judged
     session, model = run.session, run.session.model
     names = [*GRIDS, *([learned.start] if learned.start in BUMPS else [])]
     tables = {name: known_table(session, run.solver, run.steps, name) for name in names}
@@ -114,22 +107,23 @@ def held_out_scores(run: Run, learned: Learned, held_out: int, judged: int) -> d
         found = score_tables(session.at_guidance(scale), compared, held_out)
         scores |= {f"{name} @ {scale:g}": score for name, score in found.items()}
     images = is_image(session.held_out(held_out).target)
-    if images and session.loaded.name in zoo.SHIPPED and judged >= 2:
+    asked = spec.data is not None or (images and session.loaded.name in zoo.SHIPPED)
+    if asked and judged >= 2:
         shown = dict.fromkeys((best_of(scores, HANDMADE), best_of(scores, METHODS), "learned"))
-        scores |= _with_frechet(session, {name: tables[name] for name in shown}, scores, judged)
+        sets = SetMetrics.of(session, judged, spec.features, spec.data, spec.resize)
+        scores |= _with_frechet(sets, {name: tables[name] for name in shown}, scores)
     return scores
 
 
 def _with_frechet(
-    session: Session, tables: Mapping[str, Table], scores: Mapping[str, Scores], judged: int
+    sets: SetMetrics, tables: Mapping[str, Table], scores: Mapping[str, Scores]
 ) -> dict[str, Scores]:
-    sets = SetMetrics.of(session, judged)
     asked: dict[str, Table | None] = {"accurate": None, **tables}
     found = {}
     for done, (name, table) in enumerate(asked.items()):
         own = scores.get(name, Scores(distance=0.0, to_teacher=0.0, to_accurate=0.0))
         found[name] = own.model_copy(update=sets.frechet(table))
-        session.report("Fréchet distance", done + 1, len(asked))
+        sets.session.report("Fréchet distance", done + 1, len(asked))
     return found
 
 
@@ -180,7 +174,3 @@ def preset_facts(preset: Preset) -> dict[str, Any]:
     """A preset as JSON holds it."""
     facts = {"algorithm": type(preset.recipe).__name__, "recipe": recipe_facts(preset.recipe)}
     return {**vars(preset), **facts, "teacher": asdict(preset.teacher)}
-
-
-def versions() -> dict[str, str]:
-    return {"ld3": __version__, "torch": str(torch.__version__)}

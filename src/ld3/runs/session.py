@@ -24,6 +24,7 @@ from ld3.runs.progress import Report, counted, silent
 from ld3.runs.spec import BATCH, Settings
 from ld3.seeds import noise, seeds_for
 from ld3.solvers import Solver
+from ld3.store import digest
 from ld3.table import Table
 from ld3.teacher import Pairs, Teacher, make_pairs, sample_batches
 from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model, with_batch
@@ -161,6 +162,14 @@ class Session:
 
         found: dict[str, list[float]] = self.cache.json("scores", key, make)
         return found
+
+    def stored(
+        self, kind: str, key: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Tensors from the cache; from memory where there is no folder."""
+        if self.cache.folder is not None:
+            return self.cache.tensors(kind, key, make)
+        return self._once(f"{kind} {digest(key)}", make)
 
     def _each(self, measure: Distance, a: Tensor, b: Tensor) -> list[float]:
         return [float(value) for value in per_sample(measure, a, b, self.batch).double()]

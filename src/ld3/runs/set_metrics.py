@@ -1,15 +1,18 @@
 """Metrics of whole sets of samples, by the features of a network that learning never uses.
 
-Fréchet distance to real images, and to the reference solution from the same noise; KID and CMMD,
-precision and recall against the reference from *other* noise, since these compare sets and not
-pairs; and how often a classifier sees the class that was asked for. Each is also computed with one
-tenth of the samples left out, ten times, for its interval. A tenth is a run of seeds, in which
-classes that are asked for in turn have their share.
+Fréchet distance to data, and to the reference solution from the same noise; KID and CMMD, precision
+and recall against the reference from *other* noise, since these compare sets and not pairs, or
+against the data; and how often a classifier sees the class that was asked for. Each is also
+computed with one tenth of the samples left out, ten times, for its interval.
+
+Samples come in chunks from the cache (:mod:`ld3.runs.evaluation.chunks`): memory does not grow with
+their number. Sums are taken in the order of the samples, in float64.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -19,66 +22,84 @@ from torch import Tensor
 from ld3 import zoo
 from ld3.errors import SpecError
 from ld3.images import is_image
-from ld3.metrics import Moments, cmmd, frechet_distance, polynomial_mmd, precision_recall
-from ld3.models import Cond
-from ld3.runs.session import Session, batches, table_key
-from ld3.seeds import Purpose, seeds_for
+from ld3.metrics.coverage import precisions_recalls
+from ld3.metrics.frechet import Gaussian, Moments, frechet_at_infinity, frechet_distance
+from ld3.metrics.inception import Resize
+from ld3.metrics.kernel import FeatureSet, cmmds, kids
+from ld3.runs.evaluation.chunks import GROUPS, NotFinite, Samples, View, feature_set, read_all
+from ld3.runs.evaluation.references import Reference, load_reference
+from ld3.runs.session import Session, table_key
+from ld3.seeds import Purpose
+from ld3.store import digest
 from ld3.table import Table
-from ld3.teacher import sample_table
-from ld3.zoo.features import FeatureNet, load_features
+from ld3.zoo.features import FeatureNet, feature_net
 
-BLOCKS = 10
 Values = dict[str, tuple[float, list[float]]]
 """By metric: on all samples, and without each tenth of them in turn."""
 
 
 @dataclass(frozen=True)
 class SetMetrics:
-    """A feature network, and its features of the reference solution."""
+    """A feature network with what samples are compared to: data, and the reference solution."""
 
     session: Session
     net: FeatureNet
     count: int  # samples
-    real: Moments | None  # of real images, for shipped models
+    data: Reference | None
+    names: tuple[str, ...] = ()  # of metrics that :meth:`values` gives; none: all
+    _memory: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, session: Session, count: int, features: Path | None = None) -> "SetMetrics":
-        """With the shipped feature network, or one from a file."""
-        name = session.loaded.name
-        if not is_image(session.held_out(2).target):
-            raise SpecError(f"full: got {name}, expected a model of images")
-        if features is None and name not in zoo.SHIPPED:
-            raise SpecError(
-                f"full: got {name}, for which the package has no feature network; name one with "
-                "--features FILE"
-            )
-        real = zoo.judge_moments() if features is None else None
-        return cls(session, load_features(features, session.device), count, real)
+    def of(
+        cls,
+        session: Session,
+        count: int,
+        features: Path | None = None,
+        data: Path | None = None,
+        resize: Resize | None = None,
+    ) -> "SetMetrics":
+        """With the network from a file, or the package's own for its own models, or the FID
+        Inception where it is found; and with the data at a path, or the package's own."""
+        sample = session.held_out(2).target
+        if not is_image(sample):
+            raise SpecError(f"set metrics: got {session.loaded.name}, expected a model of images")
+        shipped = session.loaded.name in zoo.SHIPPED
+        net = feature_net(features, shipped, session.device, resize)
+        size = (int(sample.shape[-2]), int(sample.shape[-1]))
+        reference = None
+        if data is not None:
+            dimension = net(torch.zeros(1, *sample.shape[1:])).shape[1]
+            found = load_reference(data, net, session.cache, session.report)
+            reference = found.checked(net, dimension, size)
+        elif shipped and net.name == "judge":
+            reference = own_reference(net)
+        return cls(session, net, count, reference)
 
     def prepare(self) -> None:
-        """Make what all tables share."""
-        _ = self.same, self.other
-
-    @cached_property
-    def same(self) -> Tensor:
-        """Features (n, D) of the reference from the noise that is evaluated."""
-        return self._reference("evaluation")
-
-    @cached_property
-    def other(self) -> Tensor:
-        """Features (n, D) of the reference from other noise."""
-        return self._reference("reference")
+        """Fill the cache with all samples of the reference solution that metrics need."""
+        wanted = self._wanted
+        others = {"kid", "cmmd", "precision", "recall"} & set(wanted)
+        needed: dict[Purpose, bool] = {
+            "evaluation": "frechet_accurate" in wanted, "reference": bool(others),
+        }  # fmt: skip
+        for purpose in (purpose for purpose, asked in needed.items() if asked):
+            for _ in read_all(self.session, self.reference(purpose), [self.view]):
+                pass
 
     def frechet(self, table: Table | None) -> dict[str, float]:
-        """Fréchet distances only; those of the reference itself without a table."""
+        """Fréchet distances only; those of the reference solution itself without a table. Empty if
+        a sample is not finite."""
         key = {**self._key, "what": "frechet", "table": None if table is None else table_key(table)}
 
         def make() -> dict[str, float]:
-            own = self.same if table is None else self._seen(table, "evaluation", "")[0]
-            moments = Moments.of([own])
-            found = {"frechet_accurate": frechet_distance(moments, Moments.of([self.same]))}
-            if self.real is not None:
-                found["frechet"] = frechet_distance(moments, self.real)
+            own = self.reference() if table is None else self.samples(table)
+            try:
+                moments = self._whole(own)
+            except NotFinite:
+                return {}
+            found = {"frechet_accurate": frechet_distance(moments, self._whole(self.reference()))}
+            if self.data is not None:
+                found["frechet"] = frechet_distance(moments, self.data.gaussian)
             return found
 
         found: dict[str, float] = self.session.cache.json("sets", key, make)
@@ -86,14 +107,65 @@ class SetMetrics:
 
     def values(self, table: Table) -> Values:
         """All metrics of a table; empty if a sample is not finite."""
-        key = {**self._key, "what": "all", "table": table_key(table)}
+        return self.chosen(self.samples(table), self._wanted)
+
+    @property
+    def _wanted(self) -> list[str]:
+        names = ["frechet"] if self.data is not None else []
+        names += ["frechet_accurate", "kid", "cmmd", "precision", "recall"]
+        names += ["agreement"] if self.has_classes else []
+        return [name for name in names if not self.names or name in self.names]
+
+    def chosen(self, samples: Samples, names: Sequence[str]) -> Values:
+        """Metrics by name: `frechet`, and those of :data:`PAIRED` with and without `_data`; empty
+        if a sample is not finite."""
+        key = {**self._key, "table": table_key(samples.table), "what": list(names)}
 
         def make() -> Values:
-            own, right = self._seen(table, "evaluation", "")
-            return self._values(own, right) if bool(torch.isfinite(own).all()) else {}
+            try:
+                return self._values(samples, names)
+            except NotFinite:
+                return {}
 
         content = self.session.cache.json("sets", key, make)
         return {name: (float(v[0]), [float(x) for x in v[1]]) for name, v in content.items()}
+
+    def check(self, name: str) -> None:
+        """Whether a metric can be computed; what is lacking is said before any work."""
+        if name == "agreement":
+            _ = self.agreement
+        if name == "frechet":
+            _ = self._target
+        if name.endswith("_data"):
+            self._others("_data", name.removesuffix("_data"))
+
+    def at_infinity(self, samples: Samples) -> float:
+        """The Fréchet distance to the data that unboundedly many samples would have."""
+        key = {**self._key, "table": table_key(samples.table), "what": "infinity"}
+
+        def make() -> float:
+            return frechet_at_infinity(self._moments(samples), self._target)
+
+        return float(self.session.cache.json("sets", key, make))
+
+    def samples(self, table: Table, name: str = "") -> Samples:
+        return Samples(table, self.count, name=name)
+
+    def reference(self, purpose: Purpose = "evaluation") -> Samples:
+        """The reference solution, from the noise that is evaluated or from other noise."""
+        model = self.session.model
+        table = self.session.reference.table(model.schedule, model.prediction)
+        return Samples(table, self.count, purpose, "samples of the reference solution")
+
+    @property
+    def view(self) -> View:
+        return View(self.net.digest, lambda images, numbers: self.net(images))
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the network's class scores are for the classes of the model."""
+        shipped = self.session.loaded.name in zoo.SHIPPED
+        return shipped and self.net.logits is not None
 
     @property
     def _key(self) -> dict[str, Any]:
@@ -102,65 +174,113 @@ class SetMetrics:
             "reference": asdict(self.session.reference),
             "samples": self.count,
             "features": self.net.digest,
+            "data": None if self.data is None else self.data.digest,
         }
 
-    def _reference(self, purpose: Purpose) -> Tensor:
-        session = self.session
-        table = session.reference.table(session.model.schedule, session.model.prediction)
-
-        def make() -> dict[str, Tensor]:
-            return {"features": self._seen(table, purpose, "features of the reference")[0]}
-
-        key = {**self._key, "seeds": purpose}
-        return session.cache.tensors("features", key, make)["features"]
-
-    def _seen(self, table: Table, purpose: Purpose, what: str) -> tuple[Tensor, Tensor | None]:
-        """Features (n, D), and whether the class is the one asked for (n,)."""
-        features, right, done = [], [], 0
-        for found, as_asked in self._batches(table, purpose):
-            features.append(found)
-            right.append(as_asked)
-            done += len(found)
-            if what:
-                self.session.report(what, done, self.count)
-        known = [part for part in right if part is not None]
-        return torch.cat(features), torch.cat(known) if known else None
-
-    @torch.no_grad()
-    def _batches(self, table: Table, purpose: Purpose) -> Iterator[tuple[Tensor, Tensor | None]]:
-        session = self.session
-        for seeds in batches(seeds_for(purpose, self.count), session.batch):
-            sample = sample_table(
-                session.model, table, seeds, guidance=session.guidance, device=session.device
+    @property
+    def _target(self) -> Gaussian:
+        if self.data is None:
+            raise SpecError(
+                "data: got none, expected --data REFERENCE: an .npz or .pkl of statistics, a "
+                "folder or a zip of images"
             )
-            sample = sample.float().clamp(-1, 1)
-            yield self.net(sample).double().cpu(), self._as_asked(sample, seeds)
+        return self.data.gaussian
 
-    def _as_asked(self, sample: Tensor, seeds: range) -> Tensor | None:
-        cond: Cond = self.session.model.conditions(seeds)
-        if self.real is None or self.net.logits is None or not isinstance(cond, Tensor):
-            return None
-        return (self.net.logits(sample).argmax(1) == cond).double().cpu()
+    def _values(self, samples: Samples, names: Sequence[str]) -> Values:
+        found: dict[str, list[float]] = {}
+        if {"frechet", "frechet_accurate"} & set(names):
+            parts = self._moments(samples)
+            if "frechet" in names:
+                found["frechet"] = [frechet_distance(m, self._target) for m in left_out(parts)]
+            if "frechet_accurate" in names:
+                pairs = zip(left_out(parts), self._accurate(), strict=True)
+                found["frechet_accurate"] = [frechet_distance(a, b) for a, b in pairs]
+        own = feature_set(self.session, samples, self.view)
+        for end in ("", "_data"):
+            if f"kid{end}" in names:
+                found[f"kid{end}"] = kids(own, self._others(end, "kid"))
+            if f"cmmd{end}" in names:
+                found[f"cmmd{end}"] = cmmds(own, self._others(end, "cmmd"))
+            if {f"precision{end}", f"recall{end}"} & set(names):
+                near = precisions_recalls(self._others(end, "precision"), own)
+                found[f"precision{end}"] = [n.precision for n in near]
+                found[f"recall{end}"] = [n.recall for n in near]
+        if "agreement" in names:
+            found["agreement"] = self.means(samples, self.agreement)
+        return {name: (found[name][0], found[name][1:]) for name in names}
 
-    def _values(self, own: Tensor, right: Tensor | None) -> Values:
-        subsets = [torch.ones(len(own), dtype=torch.bool, device="cpu"), *without_tenths(len(own))]
-        numbers: dict[str, list[float]] = {}
-        moments = [Moments.of([own[keep]]) for keep in subsets]
-        if self.real is not None:
-            numbers["frechet"] = [frechet_distance(found, self.real) for found in moments]
-        same = [Moments.of([self.same[keep]]) for keep in subsets]
-        numbers["frechet_accurate"] = list(map(frechet_distance, moments, same))
-        numbers["kid"] = [polynomial_mmd(own[keep], self.other) for keep in subsets]
-        numbers["cmmd"] = [cmmd(own[keep], self.other) for keep in subsets]
-        near = [precision_recall(self.other, own[keep]) for keep in subsets]
-        numbers["precision"] = [found.precision for found in near]
-        numbers["recall"] = [found.recall for found in near]
-        if right is not None:
-            numbers["agreement"] = [float(right[keep].mean()) for keep in subsets]
-        return {name: (first, others) for name, (first, *others) in numbers.items()}
+    def means(self, samples: Samples, view: View) -> list[float]:
+        """The mean of a view with one number a sample, and without each tenth."""
+        totals = torch.zeros(GROUPS, dtype=torch.float64, device="cpu")
+        for g, rows in feature_set(self.session, samples, view).blocks():
+            totals[g] += rows.double().sum()
+        sizes = torch.tensor(samples.sizes, dtype=torch.float64, device="cpu")
+        all_but = (totals.sum() - totals) / (sizes.sum() - sizes)
+        return [float(totals.sum() / sizes.sum()), *all_but.tolist()]
+
+    @property
+    def agreement(self) -> View:
+        """Whether the class is the one asked for, 0 or 1."""
+        logits, conditions = self.net.logits, self.session.model.conditions
+        if logits is None or not self.has_classes:
+            raise SpecError(
+                f"agreement: got {self.net.name}, which has no labels for the classes of "
+                f"{self.session.loaded.name}; leave agreement out of --metrics"
+            )
+
+        def seen(images: Tensor, numbers: Sequence[int]) -> Tensor:
+            labels = conditions(numbers)
+            assert isinstance(labels, Tensor)
+            return (logits(images).argmax(1) == labels).float()[:, None]
+
+        return View(digest([self.net.digest, "agreement"]), seen)
+
+    def _moments(self, samples: Samples) -> list[Moments]:
+        """Of each tenth."""
+        parts: list[Moments | None] = [None] * GROUPS
+        for g, rows in feature_set(self.session, samples, self.view).blocks():
+            more, before = Moments.sums(rows), parts[g]
+            parts[g] = more if before is None else before + more
+        return [part for part in parts if part is not None]
+
+    def _whole(self, samples: Samples) -> Moments:
+        every = read_all(self.session, samples, [self.view])
+        return Moments.of(rows for _, (rows,) in every)
+
+    def _accurate(self) -> list[Gaussian]:
+        """The reference solution: all, and without each tenth; their roots are found once."""
+        if "accurate" not in self._memory:
+            parts = left_out(self._moments(self.reference()))
+            self._memory["accurate"] = [moments.gaussian for moments in parts]
+        found: list[Gaussian] = self._memory["accurate"]
+        return found
+
+    def _others(self, end: str, metric: str) -> FeatureSet:
+        """Independent samples: the data, or the reference solution from other noise."""
+        if not end:
+            found = feature_set(self.session, self.reference("reference"), self.view)
+            return FeatureSet((self.count,), lambda: ((0, rows) for _, rows in found.blocks()))
+        _ = self._target
+        assert self.data is not None
+        return self.data.needed(metric)
+
+
+def left_out(parts: Sequence[Moments]) -> list[Moments]:
+    """The sum of all parts; then of all but one, in turn."""
+    each = [[p for h, p in enumerate(parts) if h != g] for g in range(len(parts))]
+    return [reduce(add, some) for some in (parts, *each)]
 
 
 def without_tenths(count: int) -> list[Tensor]:
     """What is kept (count,) when one tenth after the other is left out."""
-    tenth = torch.arange(count, device="cpu") * BLOCKS // count
-    return [tenth != g for g in range(BLOCKS)]
+    tenth = torch.arange(count, device="cpu") * GROUPS // count
+    return [tenth != g for g in range(GROUPS)]
+
+
+def own_reference(net: FeatureNet) -> Reference:
+    """The 10,000 test images of Fashion-MNIST, in the features of the package's own network."""
+    moments = zoo.judge_moments()
+    return Reference(
+        "Fashion-MNIST test set", digest([net.digest, "test"]), moments.gaussian, moments.count,
+        (28, 28), net.digest, net.name, net.resize,
+    )  # fmt: skip

@@ -24,6 +24,7 @@ from ld3.errors import SpecError, bad_option, unknown
 from ld3.known_grids import METHODS, make_method
 from ld3.learner.presets import Preset, make_preset, without_gradients
 from ld3.learner.recipes import Learn, change_recipe
+from ld3.metrics.inception import Resize
 from ld3.options import PipelineOptions
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS, MAX_RUN
@@ -135,6 +136,9 @@ class RunSpec(Settings):
     gradient_free: bool = False
     seed: Annotated[int, Field(ge=0, le=MAX_RUN)] = 0
     judged: Annotated[int, Field(ge=0, le=100_000)] = 200
+    features: Path | None = None
+    resize: Resize | None = None
+    data: Path | None = None
     slope: Literal["auto", "exact", "secant"] = "auto"
     tensorboard: bool = False
 

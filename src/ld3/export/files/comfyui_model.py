@@ -13,8 +13,8 @@ from ld3.export.files.ld3_sampler import sample_ld3
 
 HISTORY = ["hand over", "restart"]
 HISTORY_TIP = (
-    "For split sigmas: whether the second part goes on with what the network said in the first "
-    "(wire this SAMPLER to both), or starts anew."
+    "For split sigmas: the second part continues with the history of the first (wire this SAMPLER "
+    "to both), or starts without it."
 )
 SAMPLERS = ["LD3 Sampler", "other"]
 SAMPLERS_TIP = (

@@ -107,8 +107,8 @@ def find_part(plans, sigmas):
 def nearest_part(plans, sigmas, foreign):
     """For sigmas that no plan has: the end of a plan, from the first of these levels down.
 
-    Of all plans the one that has about as many steps below that level as were asked for. `foreign`:
-    whether sigmas may end elsewhere than plans do, as those of another scheduler.
+    Of all plans the one whose number of steps below that level is nearest to the number of sigmas.
+    `foreign`: whether sigmas may end elsewhere than plans do, as those of another scheduler.
     """
     wanted = [float(s) for s in sigmas]
     shown = ", ".join(f"{s:.6g}" for s in wanted[:12])

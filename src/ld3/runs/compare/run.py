@@ -5,7 +5,7 @@ import platform
 import shlex
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -90,7 +90,8 @@ def set_metrics_of(session: Session, spec: CompareSpec) -> SetMetrics | CloudMet
     """The set metrics that a spec asks for: of images, or of point clouds."""
     if is_cloud(session.held_out(2).target):
         return CloudMetrics.of(session, spec.judged, spec.features)
-    return SetMetrics.of(session, spec.judged, spec.features)
+    sets = SetMetrics.of(session, spec.judged, spec.features, spec.data, spec.resize)
+    return replace(sets, names=spec.metrics)
 
 
 def write_files(comparison: Comparison, out: Path) -> list[Path]:

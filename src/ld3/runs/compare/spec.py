@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from ld3.comparison import Kind
 from ld3.errors import SpecError, unknown
 from ld3.known_grids import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
+from ld3.metrics.inception import Resize
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.spec import Count, Settings, check_start, counted, listed, read_solver, steps_of
 from ld3.searches.registry import SEARCHES
@@ -17,6 +18,9 @@ from ld3.teacher import Teacher
 
 TEACHER = Teacher(steps=40)
 LISTS = ("methods", "solvers", "nfe")  # options that take several values
+SET_METRICS = (
+    "frechet", "frechet_accurate", "kid", "cmmd", "precision", "recall", "agreement",
+)  # fmt: skip
 VARIANTS = ("ays-kl", "ddss-ggdm", "ld3-paper")  # of others, some very dear: a group of their own
 
 
@@ -34,10 +38,20 @@ class CompareSpec(Settings):
     full: bool = False
     judged: Annotated[int, Field(ge=40, le=100_000)] = 1000
     features: Path | None = None
+    resize: Resize | None = None
+    data: Path | None = None
+    metrics: tuple[str, ...] = ()  # of sets; none: all
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     out: Path = Path("compare")
 
-    @field_validator("methods", "solvers", mode="before")
+    @model_validator(mode="before")
+    @classmethod
+    def _data_is_for_set_metrics(cls, options: Any) -> Any:
+        """--data asks for --full."""
+        known = isinstance(options, dict) and options.get("data") is not None
+        return {"full": True} | options if known else options
+
+    @field_validator("methods", "solvers", "metrics", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         return listed(value)
@@ -55,6 +69,9 @@ class CompareSpec(Settings):
     @model_validator(mode="after")
     def _known(self) -> Self:
         _ = self.names, self.teacher
+        for name in self.metrics:
+            if name not in SET_METRICS:
+                raise unknown("metric", name, SET_METRICS)
         check_start(self.start)
         for solver in self.made_solvers:
             for nfe in self.nfe:

@@ -61,11 +61,12 @@ def metrics_of(session: Session, spec: CompareSpec) -> list[Metric]:
         Metric(key="precision", label="Precision", better="higher"),
         Metric(key="recall", label="Recall", better="higher"),
     ]
-    if session.loaded.name in zoo.SHIPPED and spec.features is None:
-        to_real = Metric(key="frechet", label="Fréchet distance to real images")
-        agree = Metric(key="agreement", label="Class as asked for", better="higher")
-        sets = [to_real, *sets, agree]
-    return columns + sets
+    shipped = session.loaded.name in zoo.SHIPPED and spec.features is None
+    if shipped or spec.data is not None:
+        sets = [Metric(key="frechet", label="Fréchet distance to real images"), *sets]
+    if shipped:
+        sets.append(Metric(key="agreement", label="Class as asked for", better="higher"))
+    return columns + [metric for metric in sets if not spec.metrics or metric.key in spec.metrics]
 
 
 def featured(spec: CompareSpec) -> str | None:
@@ -167,7 +168,7 @@ def intervals(
     for key in sets[0]:
         if all(key in own for own in sets):
             interval = jackknife([own[key][0] for own in sets], [own[key][1] for own in sets])
-            found[key] = _within(interval, *LIMITS.get(key, NONE))
+            found[key] = within(interval, key)
     return found
 
 
@@ -200,9 +201,9 @@ def _thinned(curve: Sequence[float]) -> list[float]:
     return list(curve[:: every or 1])
 
 
-def _within(interval: Interval, low: float, high: float) -> Interval:
-    """With ends cut at limits, but not below or above the value itself."""
-    value = interval.value
+def within(interval: Interval, key: str) -> Interval:
+    """With ends cut at the limits of a metric, but not below or above the value itself."""
+    value, (low, high) = interval.value, LIMITS.get(key.removesuffix("_data"), NONE)
     return Interval(value, min(value, max(low, interval.low)), max(value, min(high, interval.high)))
 
 

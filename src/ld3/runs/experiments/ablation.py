@@ -158,7 +158,7 @@ def _table(
     head = (*(["solver"] if len(solvers) > 1 else []), "what is changed")
     return ResultTable(
         title=title, head=(*head, *(f"NFE {nfe}" for nfe in options.nfe)), rows=tuple(rows),
-        best="" if options.together or key == "tail" else better(key), groups=len(solvers) > 1,
+        best="" if options.together else better(key), groups=len(solvers) > 1,
     )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def _notes(
     options: AblationOptions, solvers: Sequence[str], values: Mapping[Key, Values], key: str
 ) -> list[str]:
     """Which changes differ from the first by more than two standard errors over seeds."""
-    if options.together or options.seeds < 2 or key in ("ratio", "tail"):
+    if options.together or options.seeds < 2 or key == "ratio":
         return []
     first, *others = options.changes
     found: dict[int, dict[str, list[str]]] = {-1: {}, 1: {}}

@@ -21,7 +21,7 @@ from ld3.seeds import noise, seeds_for
 from ld3.table import Table, TunedSolver
 from ld3.teacher import Teacher
 
-HELD_OUT = 32  # noises on which the best known grid is picked
+HELD_OUT = 32  # seeds on which the best known grid is picked
 
 
 class BoundOptions(BaseModel):

@@ -75,9 +75,10 @@ def run_grid(options: GridOptions, context: Context) -> Findings:
     tables = [grid_table(spec, methods, values, key, options.label(key), failed) for key in shown]
     panels = [p for key in shown for p in _panels(spec, methods, values, key, options.label(key))]
     notes = [
-        first_places(spec, methods, values, key, options.label(key))
+        note
         for key in shown
         if key not in NOT_RANKED
+        for note in first_places(spec, methods, values, key, options.label(key))
     ]
     return Findings(
         tables=tuple(tables), panels=tuple(panels), notes=tuple(notes),
@@ -168,8 +169,11 @@ def _panels(
 
 def first_places(
     spec: CompareSpec, methods: Sequence[str], values: Mapping[Key, Values], key: str, label: str
-) -> str:
-    """Which method is best how often."""
+) -> list[str]:
+    """Which method is best how often; nothing where there is only one setting."""
+    total = len(spec.made_solvers) * len(spec.nfe)
+    if total < 2:
+        return []
     sign = -1 if better(key) == "higher" else 1
     first: Counter[str] = Counter()
     for solver in map(solver_title, spec.made_solvers):
@@ -179,5 +183,4 @@ def first_places(
             if known:
                 first[min(known, key=lambda m: known[m])] += 1
     counts = ", ".join(f"`{method}` in {count}" for method, count in first.most_common())
-    total = len(spec.made_solvers) * len(spec.nfe)
-    return f"Best by {label}, of {total} pairs of solver and evaluations: {counts}."
+    return [f"Best by {label}, of {total} pairs of solver and evaluations: {counts}."]

@@ -21,6 +21,8 @@ class Context:
     report: Report
     jobs: int = 1
     features: Path | None = None  # feature network for models that are not shipped
+    data: Path | None = None  # what samples are compared with: see `ld3 evaluate`
+    resize: str | None = None  # rule of the FID Inception
     device: str = "cpu"
 
     def compare_spec(self, options: Mapping[str, Any]) -> CompareSpec:
@@ -29,8 +31,10 @@ class Context:
             "model": self.model, "out": self.out, "jobs": self.jobs, "device": self.device,
         }  # fmt: skip
         if self.model not in zoo.SHIPPED:
-            full = bool(options.get("full")) and self.features is not None
-            fixed |= {"features": self.features, "full": full}
+            known = self.features is not None or self.data is not None
+            fixed |= {"features": self.features, "full": bool(options.get("full")) and known}
+        if self.data is not None:
+            fixed |= {"features": self.features, "data": self.data, "resize": self.resize}
         return CompareSpec.read({**options, **fixed})
 
     def run_spec(self, options: Mapping[str, Any]) -> RunSpec:

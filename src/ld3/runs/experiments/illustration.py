@@ -81,7 +81,7 @@ def run_illustration(options: IllustrationOptions, context: Context) -> Findings
         rows.append(ResultRow(label=(_forcing(radius),), cells=cells))
     samples_panel = Panel(title="samples", x="x at t = 0", y="density", curves=tuple(densities))
     table = ResultTable(
-        title=f"Root mean square error over {options.samples} noises, {options.nfe} evaluations",
+        title=f"Root mean square error over {options.samples} samples, {options.nfe} evaluations",
         head=("learned with", "same noise", "best noise in the ball", "KL of the histograms"),
         rows=tuple(rows),
         best="lower",
@@ -133,7 +133,7 @@ def _paths(
 
 
 def _rms(a: Tensor, b: Tensor) -> float:
-    """Over all noises, (B, 1)."""
+    """Over all samples, (B, 1)."""
     return float(rmse(a.T, b.T))
 
 

@@ -70,6 +70,8 @@ def run_reproduce(
     jobs: int = 1,
     report: Report = silent,
     features: Path | None = None,
+    data: Path | None = None,
+    resize: str | None = None,
     device: str = "cpu",
 ) -> ExperimentResult:
     """Run an experiment on a model of its file, or with the paper's options on one's own model.
@@ -79,7 +81,8 @@ def run_reproduce(
     name = model or experiment.default
     context = Context(
         model=experiment.model_of(name), folder=out / folder_name(experiment, name, quick),
-        out=out, report=report, jobs=jobs, features=features, device=device,
+        out=out, report=report, jobs=jobs, features=features, data=data,
+        resize=resize, device=device,
     )  # fmt: skip
     kind, options, given = read_options(experiment, name, quick, context)
     plots()  # a missing library is an error before hours of work, not after
@@ -94,7 +97,8 @@ def run_reproduce(
     return ExperimentResult(
         **(dict(findings) | {"tables": tables}), name=experiment.name, title=experiment.title,
         place=experiment.place, folder=context.folder.name, model=name, quick=quick, options=given,
-        command=f"ld3 reproduce {experiment.name} --model {name}" + " --quick" * quick,
+        command=f"ld3 reproduce {experiment.name} --model {name}" + " --quick" * quick
+        + (f" --data {data}" if data is not None else ""),
         versions={
             "ld3": __version__, "torch": str(torch.__version__),
             "python": platform.python_version(),
@@ -122,7 +126,8 @@ def read_options(
 
 
 def write_result(result: ExperimentResult, out: Path, docs: Path | None = None) -> Iterator[Path]:
-    """`result.json`, `result.md` and, where there are curves, `result.png`, in a folder of `out`.
+    """`result.json`, `result.md` and, where curves have more than two points, `result.png`, in a
+    folder of `out`.
 
     With `docs`, the folder of the documentation, the page and the images are copied to
     `results/reproduce/NAME.md` and `images/reproduce/NAME*.png` in it.
@@ -131,7 +136,7 @@ def write_result(result: ExperimentResult, out: Path, docs: Path | None = None) 
     write_json(folder / "result.json", result.model_dump(mode="json"))
     write_bytes(folder / "result.md", markdown(result).encode())
     files = [folder / "result.json", folder / "result.md"]
-    if result.panels:
+    if any(len(curve.x) > 2 for panel in result.panels for curve in panel.curves):
         draw_panels(folder / "result.png", result.panels)
         files.append(folder / "result.png")
     files += [folder / image for image in result.images]

@@ -23,7 +23,7 @@ from ld3.seeds import seeds_for
 
 
 class ImagesOptions(BaseModel):
-    """`compare` are options of `ld3 compare`; the first `count` held-out noises are drawn."""
+    """`compare` are options of `ld3 compare`; the first `count` held-out seeds are drawn."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,11 +45,11 @@ def run_images(options: ImagesOptions, context: Context) -> Findings:
     images = draw_methods(spec, scoring.session, options.count, context.folder, spec.names)
     values = grid_values(spec, comparison, scoring, scoring)
     label = LABELS["distance"]
-    first = f"The first {options.count} held-out noises; each column of an image is one noise."
+    first = f"The first {options.count} held-out seeds; each column of an image is one seed."
     return Findings(
         tables=(grid_table(spec, spec.names, values, "distance", label, set()),),
         images=tuple(images),
-        notes=(first, first_places(spec, spec.names, values, "distance", label)),
+        notes=(first, *first_places(spec, spec.names, values, "distance", label)),
         reference=scoring.session.reference.title,
     )
 

@@ -1,6 +1,5 @@
 """Scores of tuned solvers over learning seeds: by the same teacher, noise and features for all."""
 
-import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -26,15 +25,13 @@ LABELS = {
     "distance_accurate": "distance to the reference",
     "rmse": "RMSE to the teacher",
     "rmse_accurate": "RMSE to the reference",
-    "median": "median distance to the teacher",
-    "tail": "share of the two farthest samples in the mean distance",
     "frechet": "Fréchet distance to real images",
     "frechet_accurate": "Fréchet distance to the reference",
     "kid": "KID to the reference",
     "cmmd": "CMMD to the reference",
     "precision": "precision",
     "recall": "recall",
-    "agreement": "class as asked for",
+    "agreement": "share of samples with the class of their condition",
     "mmd": "MMD-CD to real clouds, times 1000",
     "coverage": "COV-CD of real clouds, %",
     "nna": "1-NNA-CD, %, best at 50",
@@ -73,7 +70,7 @@ def better(key: str) -> Literal["lower", "higher"]:
 
 @dataclass(frozen=True)
 class Scoring:
-    """A session with the number of held-out noises, and set metrics if they are asked for."""
+    """A session with the number of held-out seeds, and set metrics if they are wanted."""
 
     session: Session
     held_out: int
@@ -108,9 +105,6 @@ class Scoring:
         for key, interval in intervals(held, sets, weights).items():
             each = [mean(h[key]) if key in KEYS else s[key][0] for h, s in both]
             values[key] = Value.over(each, interval)
-        distances = [sorted(h["distance"]) for h in held]
-        values["median"] = Value.over([statistics.median(d) for d in distances])
-        values["tail"] = Value.over([sum(d[-2:]) / max(sum(d), 1e-300) for d in distances])
         return values
 
     def known(self, name: str, solver: Solver, nfe: int) -> Values:

@@ -19,11 +19,9 @@ SPECS = Path(__file__).parent / "specs"
 ORDER = (
     "illustration", "radius", "pictures", "fid-grid", "discretization", "latent", "text-to-image",
     "flow", "points", "docking", "ablation", "cross-solver", "cost", "training-size", "rmsd",
-    "bound",
-    "distillation", "ays",
-    "ddim-imagenet", "ddim-bedroom", "training", "conditions",
-    "known-grids", "every-method", "shared-errors", "parameter-groups", "overfitting",
-    "step-counts", "interpolation", "guidance", "recipe", "recipe-fast",
+    "bound", "distillation", "ays", "ddim-imagenet", "ddim-bedroom", "training", "conditions",
+    "known-grids", "every-method", "shared-errors", "parameter-groups", "step-counts", "guidance",
+    "recipe",
 )  # fmt: skip
 """All names: the paper's in its order, then our own."""
 

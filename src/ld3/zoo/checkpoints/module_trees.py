@@ -1,10 +1,11 @@
-"""Networks that EDM's training code pickled whole, with their source text, which stays text.
+"""Networks that were written whole: by EDM's training code with their source text, which stays
+text, and as TorchScript, whose code is left alone.
 
-A module is an object whose state has `_parameters`, `_buffers` and `_modules`; those of EDM also
-say their class and the arguments they were made with.
+A module of EDM is an object whose state has `_parameters`, `_buffers` and `_modules`, its class and
+the arguments it was made with. One of TorchScript has its tensors and modules in its state by name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, BinaryIO
 
 from ld3.zoo.checkpoints.pickled_values import mapping, plain, shown
@@ -13,6 +14,7 @@ from ld3.zoo.checkpoints.regions import BadFile
 
 MAX_DEPTH = 50  # of modules in modules
 MAX_MODULES = 100_000
+SCRIPT = "__torch__."  # what classes of TorchScript begin with
 
 
 def persistent(value: object) -> tuple[str, dict[object, object]] | None:
@@ -86,3 +88,24 @@ def _states(module: object, prefix: str, depth: int) -> Iterator[tuple[str, dict
             if not isinstance(name, str):
                 raise BadFile(f"got {shown(name)} as a name of a module, expected a text")
             yield from _states(inner, f"{prefix}{name}.", depth + 1)
+
+
+def walk_script(module: Made, tensors: Collection[str]) -> Iterator[tuple[str, object]]:
+    """Tensors of a TorchScript module and of those inside it, names joined by dots; `tensors` are
+    the functions that make one."""
+    left, count = [("", module, 0)], 0
+    while left:
+        prefix, one, depth = left.pop()
+        count += 1
+        if depth > MAX_DEPTH or count > MAX_MODULES:
+            raise BadFile(
+                f"got over {MAX_MODULES} modules, or some nested more than {MAX_DEPTH} deep, "
+                "expected fewer"
+            )
+        for name, value in (one.state if isinstance(one.state, dict) else {}).items():
+            full = f"{prefix}{name}"
+            if isinstance(value, Made) and full.isprintable():
+                if value.maker.startswith(SCRIPT):
+                    left.append((f"{full}.", value, depth + 1))
+                elif value.maker in tensors:
+                    yield full, value

@@ -1,15 +1,16 @@
 """Checkpoints of the paper's models, read without running them.
 
     found = read_checkpoint("edm-cifar10-32x32-uncond-vp.pkl")
-    found.kind                    # "edm", "lightning", "state-dict", "point-cloud", "safetensors"
+    found.kind                    # "edm", "lightning", "state-dict", "point-cloud", "safetensors",
+                                  # "torchscript"
     found.config                  # plain configuration in the file: numbers, texts, lists, dicts
     found.tensors                 # a mapping name -> tensor; each is read when it is asked for
     found.tensors.shape("name")   # without reading it
 
-Five kinds of file become one: EDM's pickles, files of Lightning, state dicts that torch wrote (zip,
-or one stream as before torch 1.6), files of DMPG, and safetensors. Reading makes no class and calls
-no function of the file: see :mod:`ld3.zoo.checkpoints.pickles`. Tensors stay in the file until they
-are asked for, and are then read once, into their own memory.
+Six kinds of file become one: EDM's pickles, files of Lightning, state dicts that torch wrote (zip,
+or one stream as before torch 1.6), files of DMPG, TorchScript, and safetensors. Reading makes no
+class and calls no function of the file: see :mod:`ld3.zoo.checkpoints.pickles`. Tensors stay in the
+file until they are asked for, and are then read once, into their own memory.
 """
 
 import os

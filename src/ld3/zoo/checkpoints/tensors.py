@@ -14,7 +14,7 @@ from torch import Tensor
 from ld3.errors import ModelError
 from ld3.zoo.checkpoints.regions import BadFile
 
-Kind = Literal["edm", "lightning", "state-dict", "point-cloud", "safetensors"]
+Kind = Literal["edm", "lightning", "state-dict", "point-cloud", "safetensors", "torchscript"]
 MAX_TENSORS = 1_000_000
 
 

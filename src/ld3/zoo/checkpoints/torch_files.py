@@ -13,7 +13,13 @@ from typing import BinaryIO
 import torch
 
 from ld3.errors import one_line
-from ld3.zoo.checkpoints.module_trees import edm_config, persistent, walk_modules
+from ld3.zoo.checkpoints.module_trees import (
+    SCRIPT,
+    edm_config,
+    persistent,
+    walk_modules,
+    walk_script,
+)
 from ld3.zoo.checkpoints.pickled_values import mapping, plain, shown
 from ld3.zoo.checkpoints.pickles import Machine, Made, Name, Reference
 from ld3.zoo.checkpoints.regions import BadFile, Region, Span
@@ -175,6 +181,9 @@ class Reading:
 
     def found(self, value: object) -> Checkpoint:
         """What the unpickled value is."""
+        if isinstance(value, Made) and value.maker.startswith(SCRIPT):
+            found = {name: self.entry(name, tensor) for name, tensor in walk_script(value, TENSORS)}
+            return self.made("torchscript", found, {})
         top = mapping(value)
         if top is None:
             raise BadFile(

@@ -25,8 +25,8 @@ RIGID = 6  # coordinates of a tangent before the angles
 
 
 @dataclass(frozen=True, eq=False)
-class Chart:
-    """States (B, 7 + k): centre, unit quaternion, angles."""
+class _OfLigand:
+    """What both spaces have."""
 
     ligand: Ligand
     spread: float  # standard deviation of the centre at the start
@@ -37,7 +37,12 @@ class Chart:
 
     @property
     def shape(self) -> tuple[int]:
+        """Of the noise."""
         return (7 + self.ligand.torsions,)
+
+
+class Chart(_OfLigand):
+    """States (B, 7 + k): centre, unit quaternion, angles."""
 
     def start(self, z: Tensor) -> Tensor:
         return chart_of_noise(z, self.spread)
@@ -56,21 +61,8 @@ class Chart:
         return turn(bent - bent.mean(1, keepdim=True), q) + centre[:, None]
 
 
-@dataclass(frozen=True, eq=False)
-class Poses:
+class Poses(_OfLigand):
     """States (B, n, 3): coordinates of the atoms."""
-
-    ligand: Ligand
-    spread: float  # standard deviation of the centre at the start
-
-    @property
-    def parts(self) -> Tensor:
-        return _parts(self.ligand)
-
-    @property
-    def shape(self) -> tuple[int]:
-        """Of the noise."""
-        return (7 + self.ligand.torsions,)
 
     def start(self, z: Tensor) -> Tensor:
         return Chart(self.ligand, self.spread).coordinates(chart_of_noise(z, self.spread))
