@@ -313,7 +313,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-DRAWN = ("comparison-grid", "bound", "illustration", "sample-images")
+DRAWN = ("comparison-grid", "bound", "illustration", "sample-images", "docking")
 """Kinds whose options above give curves of more than two points, or images."""
 
 
