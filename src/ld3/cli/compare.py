@@ -41,9 +41,8 @@ from ld3.cli.say import say
     flag("--full", default=None,
          help="Add set metrics: Fréchet distance, KID and others. --data asks for it, too."),
     option("--judged", type=int, help="Samples for --full.", shown="1000"),
-    option("--metrics", multiple=True, shown="all",
-           help="Set metrics of --full: frechet, frechet_accurate, kid, cmmd, precision, recall, "
-           "agreement."),
+    option("--metrics", multiple=True, help="Set metrics of --full: a list of these.",
+           shown="frechet,frechet_accurate,kid,cmmd,precision,recall,agreement"),
     data_option,
     network_options,
     option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1"),

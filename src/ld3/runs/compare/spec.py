@@ -41,7 +41,7 @@ class CompareSpec(Settings):
     features: Path | None = None
     resize: Resize | None = None
     data: Path | None = None
-    metrics: tuple[str, ...] = ()  # of sets; none: all
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)] = SET_METRICS
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     engine: EngineName = "local"
     gpus_per_cell: Annotated[float, Field(ge=0, le=64)] = 0.0

@@ -23,6 +23,7 @@ from ld3.runs.experiments.bound import BoundOptions, run_bound
 from ld3.runs.experiments.comparison_grid import GridOptions, run_grid
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.cross_solver import CrossSolverOptions, run_cross_solver
+from ld3.runs.experiments.docking import DockingOptions, run_docking
 from ld3.runs.experiments.guidance import GuidanceOptions, run_guidance
 from ld3.runs.experiments.illustration import IllustrationOptions, run_illustration
 from ld3.runs.experiments.paper import paper_tables
@@ -58,6 +59,7 @@ KINDS = {
     "step-counts": Kind(StepCountOptions, run_step_counts),
     "guidance": Kind(GuidanceOptions, run_guidance),
     "shared-errors": Kind(SharedErrorOptions, run_shared_errors),
+    "docking": Kind(DockingOptions, run_docking),
 }
 
 
