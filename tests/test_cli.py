@@ -129,7 +129,7 @@ def test_shown_defaults_are_those_of_the_spec(command: str, spec: type[Settings]
     of_pipelines = {own.get(name, name) for name in options} & set(PipelineOptions.model_fields)
     assert of_pipelines == set(PipelineOptions.model_fields) - {"width"}
     fields = set(spec.model_fields) - {"pipeline", "family", "guidance_to"}
-    elsewhere = {*own, *PipelineOptions.model_fields, "file", "resume"} - {"batch"}
+    elsewhere = {*own, *PipelineOptions.model_fields, "file", "resume", "rank_timeout"} - {"batch"}
     assert set(options) - elsewhere == fields
     for name in fields:
         default = spec.model_fields[name].default

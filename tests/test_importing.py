@@ -264,7 +264,8 @@ def test_stock_schedulers(
     told = ld3.schedules.in_network_units(schedule, made.plan.grid.net_times[:-1])
     nowhere = "DDIM" in name or (noise == "sd" and "use_karras_sigmas" in config)
     assert len(told) == 8 - nowhere  # a last step that begins where it ends
-    assert told.tolist() == pytest.approx(scheduler.timesteps.tolist()[: len(told)], abs=1.01)
+    theirs = scheduler.timesteps.tolist()[: len(told)]
+    assert told.tolist() == pytest.approx([min(t, 999.0) for t in theirs], abs=1e-3)
     share = float(made.notes[-1].split("%")[0].split()[-1]) / 100
     assert share < most, made.notes
 

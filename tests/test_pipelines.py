@@ -866,7 +866,7 @@ def test_learn_and_sample_from_a_folder(
     [
         ("--resolution 15", "height: got 15, wanted a multiple of 2"),
         ("--resolution big", "resolution: got 'big'"),
-        ("--resolution 4", "height: got 4"),
+        ("--resolution 4", "height: got '4'"),
         ("--net-time double", "net_time: got 'double'"),
         ("--prompts none.txt", "cannot read none.txt"),
         ("--prompt a --prompts none.txt", "give one of them"),
@@ -897,7 +897,7 @@ def test_options_come_from_a_file_too(tmp_path: Path) -> None:
 # ---- the models inside the package
 
 
-@pytest.mark.parametrize("name", zoo.SHIPPED)
+@pytest.mark.parametrize("name", ["fashion", "fashion-flow", "fashion-latent"])
 def test_shipped_models_as_pipelines(name: str) -> None:
     """Many steps of a stock scheduler end where the model itself does; and it is a model again."""
     from examples import diffusers_fashion

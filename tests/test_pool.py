@@ -37,7 +37,7 @@ def name_of(item: Item) -> str:
 def test_all_items_are_worked_on_by_several_processes(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
     items = [(str(tmp_path), n) for n in range(5)]
-    work_ahead(write, items, name_of, 2, lambda *told: seen.append(told))
+    work_ahead(2, write, items, name_of, lambda *told: seen.append(told))
     assert sorted(int(file.name) for file in tmp_path.iterdir()) == [0, 1, 3, 4]
     assert str(os.getpid()) not in {file.read_text() for file in tmp_path.iterdir()}
     assert [done for _, done, _ in seen] == [1, 2, 3, 4, 5]
@@ -48,7 +48,7 @@ def test_a_worker_that_dies_is_no_end(tmp_path: Path) -> None:
     """The reader gets control back, no worker is left, and what was lost is not claimed as done."""
     seen: list[str] = []
     items = [(str(tmp_path), n) for n in range(4)]
-    work_ahead(die, items, name_of, 2, lambda what, done, total: seen.append(what))
+    work_ahead(2, die, items, name_of, lambda what, done, total: seen.append(what))
     assert multiprocessing.active_children() == []
     assert not (tmp_path / "1").exists() and "item 1" not in seen
 
@@ -61,7 +61,7 @@ from ld3.runs.pool import work_ahead
 
 if __name__ == "__main__":
     items = [({folder!r}, n) for n in range(2)]
-    work_ahead(test_pool.beat, items, test_pool.name_of, 2, lambda *told: None)
+    work_ahead(2, test_pool.beat, items, test_pool.name_of, lambda *told: None)
 """
 
 

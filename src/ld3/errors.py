@@ -46,6 +46,10 @@ class ExportError(Ld3Error):
     """An exported plan that does not do, in the tool at hand, what it was learned to do."""
 
 
+class EndedElsewhere(Ld3Error):
+    """Another rank has said why all of them end."""
+
+
 def printable(text: str) -> str:
     """Text without control characters, which could steer a terminal; line ends stay."""
     return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text)

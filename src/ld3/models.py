@@ -302,16 +302,14 @@ def to_network(model: Model, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_output(out: Tensor, x: Tensor, space: Space | None = None) -> None:
-    wanted = tuple(x.shape) if space is None else (len(x), len(space.parts))
     if not isinstance(out, Tensor):
         raise ModelError(
-            f"model: got {type(out).__name__} as its output, expected a tensor of shape {wanted}"
+            f"model: got {type(out).__name__} as its output, expected a tensor of shape "
+            f"{tuple(x.shape)}"
         )
-    if space is not None and out.shape != wanted:
-        raise ModelError(
-            f"model: got an output of shape {tuple(out.shape)}, wanted tangents of shape {wanted}"
-        )
-    if space is None and out.shape != x.shape:
+    if space is not None:
+        _check_tangents(out, (len(x), len(space.parts)))
+    elif out.shape != x.shape:
         raise ModelError(
             f"model: got an output of shape {tuple(out.shape)} for x of shape {tuple(x.shape)}, "
             "wanted the same; a network with learned variance returns twice the channels: keep the "
@@ -328,6 +326,13 @@ def take(cond: Cond, index: Tensor | slice) -> Cond:
     if isinstance(cond, Mapping):
         return {name: value[index] for name, value in cond.items()}
     return cond[index]
+
+
+def _check_tangents(out: Tensor, wanted: tuple[int, int]) -> None:
+    if out.shape != wanted:
+        raise ModelError(
+            f"model: got an output of shape {tuple(out.shape)}, wanted tangents of shape {wanted}"
+        )
 
 
 def _cat(a: Cond, b: Cond) -> Cond:

@@ -6,6 +6,9 @@ evaluations of the network on one sample. A backward pass counts as two.
 Memory: the backward pass keeps the activations of the last `KEPT` network calls. Earlier ones are
 computed again, so that memory does not grow with the number of steps.
 
+Pieces of this work, batches of pairs or whole tables, may be made by several processes
+(:mod:`ld3.share`). Losses and counts are those of all of them.
+
 Secants: some networks ripple in time, so that their slope at a point misleads. With `secant` h > 0
 the student replaces the slope of the denoiser D in lam by
 
@@ -14,9 +17,9 @@ the student replaces the slope of the denoiser D in lam by
 with lam - h and lam + h cut at the ends of the schedule.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,6 +29,7 @@ from ld3.grids import TimeGrid, knots
 from ld3.models import Cond, Model, bind, start, take
 from ld3.sampling import integrate
 from ld3.schedules import Schedule, ends
+from ld3.share import Share, Tensors, alone
 from ld3.solvers import Denoise, Solver
 from ld3.spaces import space_of
 from ld3.table import Table, compile_table
@@ -37,6 +41,7 @@ SECANT = 0.1  # h for networks that ripple in time
 SHORT = 0.002  # h that stands for the slope at a point
 
 Part = Literal["train", "valid"]
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class Problem:
     guidance: float = 1.0
     secant: float = 0.0  # h in lam; 0: the slope at the point
     batch: int = 64  # samples at a time where no gradient is needed
+    share: Share = alone  # who makes the pieces of the work
 
     @property
     def nfe(self) -> int:
@@ -77,11 +83,37 @@ class Student:
         """
         if torch.is_grad_enabled():
             return self._losses(part, index, table, noise)
-        parts = [
-            self._losses(part, index[i], table, None if noise is None else noise[i])
-            for i in chunks(len(index), self.problem.batch)
-        ]
-        return torch.cat(parts)
+        return next(self.each_losses(part, index, [table], noise))
+
+    @torch.no_grad()
+    def each_losses(
+        self, part: Part, index: Tensor, tables: Sequence[Table], noise: Tensor | None = None
+    ) -> Iterator[Tensor]:
+        """:meth:`losses` of several tables, in order."""
+        batches = chunks(len(index), self.problem.batch)
+
+        def make(item: tuple[Table, Tensor]) -> Tensors:
+            table, i = item
+            own = None if noise is None else noise[i]
+            return {"losses": self._losses(part, index[i], table, own)}
+
+        self.known(part, noise)
+        made = self.shared(make, [(table, i) for table in tables for i in batches])
+        for _ in tables:
+            yield torch.cat([next(made)["losses"] for _ in batches])
+
+    def shared(self, make: Callable[[Item], Tensors], items: Sequence[Item]) -> Iterator[Tensors]:
+        """What `make` gives for each item, in order; evaluations count, whoever made them."""
+
+        def counted(item: Item) -> Tensors:
+            before = self.evaluations
+            made = make(item)
+            spent, self.evaluations = self.evaluations - before, before
+            return {**made, "evaluations": torch.tensor(spent, device="cpu")}
+
+        for made in self.problem.share(counted, items):
+            self.evaluations += int(made.pop("evaluations"))
+            yield made
 
     def _losses(self, part: Part, index: Tensor, table: Table, noise: Tensor | None) -> Tensor:
         x, _ = self.sample(part, index, table, noise)
@@ -107,7 +139,7 @@ class Student:
         """
         problem, pairs = self.problem, self._pairs[part]
         if known is None:
-            known = [self._first_answers(part)[index]] if noise is None else []
+            known = [first[index] for first in self.known(part, noise)]
         cond = take(pairs.cond, index)
         denoise = self._denoise(cond)
         if torch.is_grad_enabled():
@@ -125,10 +157,22 @@ class Student:
         self, table: Table, noise: Tensor | None = None, limit: int = 0, power: float = 1.0
     ) -> float:
         """(mean d^power)^(1/power) over the validation pairs, or the first `limit` of them."""
+        return next(self.mean_losses([table], noise, limit, power))
+
+    @torch.no_grad()
+    def mean_losses(
+        self,
+        tables: Sequence[Table],
+        noise: Tensor | None = None,
+        limit: int = 0,
+        power: float = 1.0,
+    ) -> Iterator[float]:
+        """:meth:`mean_loss` of several tables, in order."""
         count = min(limit or len(self.problem.valid), len(self.problem.valid))
         index = torch.arange(count, device="cpu")
-        losses = self.losses("valid", index, table, None if noise is None else noise[index])
-        return float(float(raised(losses.double(), power).sum() / count) ** (1 / power))
+        own = None if noise is None else noise[index]
+        for losses in self.each_losses("valid", index, tables, own):
+            yield float(float(raised(losses.double(), power).sum() / count) ** (1 / power))
 
     @torch.no_grad()
     def squared_error(self, part: Part, index: Tensor, x: Tensor) -> float:
@@ -167,17 +211,15 @@ class Student:
         """
         model, pairs = self.problem.model, self.problem.valid
         schedule, space = model.schedule, space_of(model)
-        apart = total = 0.0
-        for index in chunks(min(samples, len(pairs)), self.problem.batch):
-            denoise = self._denoise(take(pairs.cond, index))
 
-            def compare(x: Tensor, t: Tensor, denoise: Denoise = denoise) -> Tensor:
-                nonlocal apart, total
+        def make(index: Tensor) -> Tensors:
+            denoise, squares = self._denoise(take(pairs.cond, index)), []
+
+            def compare(x: Tensor, t: Tensor) -> Tensor:
                 if float(t) < schedule.t_max:
                     lam = schedule.lam(t)
                     near, far = (_secant(denoise, schedule, x, lam, h) for h in (SHORT, SECANT))
-                    apart += float((near - far).double().square().sum())
-                    total += float(far.double().square().sum())
+                    squares.append([float(d.double().square().sum()) for d in (near - far, far)])
                 return denoise(x, t)
 
             x, k = start(model, pairs.noise[index]), knots(schedule, grid)
@@ -185,6 +227,12 @@ class Student:
                 integrate(compare, self.problem.solver, k, x)
             else:
                 compile_table(self.problem.solver, k).run(compare, x, space)
+            return {"squares": torch.tensor(squares, dtype=torch.float64, device="cpu")}
+
+        apart = total = 0.0
+        for made in self.shared(make, chunks(min(samples, len(pairs)), self.problem.batch)):
+            for near, far in made["squares"].tolist():
+                apart, total = apart + near, total + far
         return apart / total if total > 0 else 0.0
 
     def prepare(self) -> None:
@@ -198,13 +246,18 @@ class Student:
         if part not in self._first:
             model, pairs = self.problem.model, self._pairs[part]
             t = torch.tensor(model.schedule.t_max, dtype=torch.float64, device="cpu")
-            self._first[part] = torch.cat(
-                [
-                    self._denoise(take(pairs.cond, i))(start(model, pairs.noise[i]), t)
-                    for i in chunks(len(pairs), self.problem.batch)
-                ]
-            )
+
+            def make(i: Tensor) -> Tensors:
+                x = start(model, pairs.noise[i])
+                return {"answers": self._denoise(take(pairs.cond, i))(x, t)}
+
+            made = self.shared(make, chunks(len(pairs), self.problem.batch))
+            self._first[part] = torch.cat([one["answers"] for one in made])
         return self._first[part]
+
+    def known(self, part: Part, noise: Tensor | None = None) -> list[Tensor]:
+        """The answers that need no evaluation: the first, unless the student has its own noise."""
+        return [self._first_answers(part)] if noise is None else []
 
     def _denoise(self, cond: Cond, checkpoint: bool = False) -> Denoise:
         """The denoiser; every call adds its cost to `evaluations`.

@@ -22,7 +22,7 @@ from ld3.cli import (
     zoo,
 )
 from ld3.cli.say import say
-from ld3.errors import NO_MEMORY, Ld3Error, is_out_of_memory, one_line, unknown
+from ld3.errors import NO_MEMORY, EndedElsewhere, Ld3Error, is_out_of_memory, one_line, unknown
 
 
 class Commands(click.Group):
@@ -65,11 +65,16 @@ for module in (
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line: exit code 0, or 2 and one line for every error a user can fix."""
+    """Run the command line: exit code 0, or 2 and one line for every error a user can fix.
+
+    Of several ranks, one says it: before they have met (:mod:`ld3.runs.ranks`), one per machine.
+    """
     try:
         code = cli.main(args=args, prog_name="ld3", standalone_mode=False)
     except click.ClickException as error:
         _fail(error.format_message().replace("\n", " "))
+    except EndedElsewhere:
+        sys.exit(2)
     except Ld3Error as error:
         _fail(str(error))
     except (click.Abort, KeyboardInterrupt) as stop:
@@ -84,7 +89,9 @@ def main(args: Sequence[str] | None = None) -> None:
 
 
 def _fail(message: str, code: int = 2) -> None:
-    say(f"ld3: {one_line(message)}", err=True)
+    rank = os.environ.get("LOCAL_RANK", "0") if "WORLD_SIZE" in os.environ else "0"
+    if rank == "0" or code == 1:
+        say(f"ld3: {one_line(message)}", err=True)
     sys.exit(code)
 
 

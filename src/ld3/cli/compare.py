@@ -7,6 +7,7 @@ import click
 
 from ld3.cli.options import (
     FILE,
+    cell_options,
     data_option,
     flag,
     given,
@@ -17,6 +18,7 @@ from ld3.cli.options import (
     print_lines,
     run_options,
     together,
+    working,
 )
 from ld3.cli.say import say
 
@@ -39,28 +41,28 @@ from ld3.cli.say import say
     flag("--full", default=None,
          help="Add set metrics: Fréchet distance, KID and others. --data asks for it, too."),
     option("--judged", type=int, help="Samples for --full.", shown="1000"),
-    option("--metrics", multiple=True, shown="all",
-           help="Set metrics of --full: frechet, frechet_accurate, kid, cmmd, precision, recall, "
-           "agreement."),
+    option("--metrics", multiple=True, help="Set metrics of --full: a list of these.",
+           shown="frechet,frechet_accurate,kid,cmmd,precision,recall,agreement"),
     data_option,
     network_options,
     option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1"),
+    cell_options,
 )  # fmt: skip
 @run_options(("unipc:3:bh1", "logsnr", "40"), ("Folder of results and their cache.", "compare"))
-def compare(file: Path | None, resume: bool, **options: Any) -> None:
+def compare(file: Path | None, resume: bool, rank_timeout: float, **options: Any) -> None:
     """Compare methods on one model: a table, CSV, JSON and a page."""
     from ld3.report import write_report
-    from ld3.report.bar import Bar
     from ld3.report.comparison import comparison_lines
     from ld3.runs.compare.run import run_compare, write_files
     from ld3.runs.compare.spec import CompareSpec
 
     spec = CompareSpec.read(given(options, "methods", "solvers", "nfe", "metrics"), file)
-    with Bar() as bar:
-        comparison = run_compare(spec, bar, fresh=not resume)
+    with working(spec.device, rank_timeout) as (ranks, bar):
+        comparison = run_compare(spec, bar, fresh=not resume, ranks=ranks)
         bar.clear()
-    print_lines(comparison_lines(comparison))
-    print_files([*write_files(comparison, spec.out), write_report(comparison, spec.out)])
+        if ranks.is_first:
+            print_lines(comparison_lines(comparison))
+            print_files([*write_files(comparison, spec.out), write_report(comparison, spec.out)])
 
 
 @click.command()

@@ -18,6 +18,7 @@ from ld3.cli.options import (
     read_pipeline,
     spec_option,
     together,
+    working,
 )
 from ld3.cli.say import say
 
@@ -49,12 +50,13 @@ from ld3.cli.say import say
     option("--out", type=FILE, help="Folder of results and their cache.", shown="evaluate"),
     spec_option,
 )  # fmt: skip
-def evaluate(what: tuple[str, ...], file: Path | None, dry_run: bool, **options: Any) -> None:
+def evaluate(
+    what: tuple[str, ...], file: Path | None, dry_run: bool, rank_timeout: float, **options: Any
+) -> None:
     """Measure FID and other metrics of plans and grids, as the field does.
 
     WHAT are files of plans, names of known grids, or accurate (the reference solution).
     """
-    from ld3.report.bar import Bar
     from ld3.report.evaluation import cost_lines, evaluation_lines, evaluation_markdown
     from ld3.runs.evaluation.cost import cost_of
     from ld3.runs.evaluation.evaluate import open_task, run_evaluate
@@ -67,18 +69,19 @@ def evaluate(what: tuple[str, ...], file: Path | None, dry_run: bool, **options:
     pipeline = read_pipeline(options)
     words = {**options, "what": what, "pipeline": pipeline}
     spec = EvaluateSpec(**with_plan(options_of(words, file)))
-    with Bar() as bar:
+    with working(spec.device, rank_timeout) as (ranks, bar):
         if dry_run:
             cost = cost_of(open_task(spec, bar))
             bar.clear()
-            print_lines(cost_lines(cost))
+            print_lines(cost_lines(cost) if ranks.is_first else ())
             return
-        found = run_evaluate(spec, bar)
+        found = run_evaluate(spec, bar, ranks=ranks)
         bar.clear()
-    print_lines(evaluation_lines(found))
-    found.save(spec.out / "evaluate.json")
-    write_bytes(spec.out / "evaluate.md", evaluation_markdown(found).encode())
-    print_files([spec.out / "evaluate.json", spec.out / "evaluate.md"])
+        if ranks.is_first:
+            print_lines(evaluation_lines(found))
+            found.save(spec.out / "evaluate.json")
+            write_bytes(spec.out / "evaluate.md", evaluation_markdown(found).encode())
+            print_files([spec.out / "evaluate.json", spec.out / "evaluate.md"])
 
 
 @click.command()

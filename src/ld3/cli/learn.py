@@ -16,6 +16,7 @@ from ld3.cli.options import (
     print_lines,
     run_options,
     together,
+    working,
 )
 from ld3.cli.say import say
 from ld3.errors import MissingPackage
@@ -53,9 +54,8 @@ from ld3.errors import MissingPackage
     flag("--tensorboard", default=None, help="Write losses for TensorBoard."),
 )  # fmt: skip
 @run_options(("the preset's",) * 3, ("Folder of runs and their cache.", "runs"))
-def learn(file: Path | None, resume: bool, **options: Any) -> None:
+def learn(file: Path | None, resume: bool, rank_timeout: float, **options: Any) -> None:
     """Learn at which times to sample: a plan for a model, a solver and an NFE."""
-    from ld3.report.bar import Bar
     from ld3.report.plans import family_lines, learned_lines
     from ld3.runs.family import run_family
     from ld3.runs.learn import run_learn
@@ -65,16 +65,18 @@ def learn(file: Path | None, resume: bool, **options: Any) -> None:
     words = options_of(given(options, "nfe", "guidance"), file)
     scales = listed(words.pop("guidance", [])) or [None]
     specs = [RunSpec.read({**words, "guidance": scale}) for scale in scales]
-    with Bar() as bar:
+    with working(specs[0].device, rank_timeout) as (ranks, bar):
         begin = time.perf_counter()
         for spec in specs:
             if spec.family is not None:
-                family = run_family(spec, bar, fresh=not resume)
+                family = run_family(spec, bar, fresh=not resume, ranks=ranks)
                 results = iter([(family.plan, family.folder)])
             else:
-                learned = run_learn(spec, bar, fresh=not resume)
+                learned = run_learn(spec, bar, fresh=not resume, ranks=ranks)
                 results = ((result.plan, result.folder) for result in learned)
             for plan, folder in results:
+                if not ranks.is_first:
+                    continue
                 bar.clear()
                 print_lines((family_lines if plan.family else learned_lines)(plan))
                 try:

@@ -2,14 +2,19 @@
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ld3.cli.say import say
 from ld3.errors import SpecError
+
+if TYPE_CHECKING:
+    from ld3.report.bar import Bar
+    from ld3.runs.ranks import Ranks
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
@@ -59,6 +64,16 @@ def print_files(paths: Iterable[Path]) -> None:
     print_lines(f"{path.suffix[1:]:<9}{path}" for path in paths)
 
 
+@contextmanager
+def working(device: str, rank_timeout: float) -> Iterator[tuple["Ranks", "Bar"]]:
+    """The ranks that run this command, and a bar, which rank 0 shows."""
+    from ld3.report.bar import Bar
+    from ld3.runs.ranks import joined
+
+    with joined(device, rank_timeout) as ranks, Bar(shown=ranks.is_first) as bar:
+        yield ranks, bar
+
+
 # Options by name, for commands to pick from
 
 model_option = option(
@@ -87,12 +102,25 @@ clamp_option = flag(
     "--clamp", default=None,
     help="Clamp x0 of an OpenAI checkpoint to [-1, 1], as its authors' sampler does.",
 )  # fmt: skip
+cell_options = together(
+    option("--engine", type=click.Choice(["local", "ray"]), shown="local",
+           help="Where cells run: processes of this machine, or a cluster of `ray start`."),
+    option("--gpus-per-cell", type=float, shown="0",
+           help="GPUs of each cell, with --engine ray; 0.5: two cells share one."),
+)  # fmt: skip
+rank_timeout_option = option(
+    "--rank-timeout", type=click.FloatRange(0.01, 100_000), default=60.0,
+    help="Minutes that the ranks of torchrun wait for each other.",
+)  # fmt: skip
 json_option = flag("--json", "json_", help="Print JSON for programs.")
 
 
 def device_option(**settings: Any) -> Decorator:
     settings = settings or {"default": "cpu"}
-    return option("--device", help="Device of the network: cpu, cuda, cuda:1, mps.", **settings)
+    return option(
+        "--device", **settings,
+        help="Device of the network: cpu, cuda, cuda:1, mps, or auto: a GPU, one per rank.",
+    )  # fmt: skip
 
 
 def held_out_option(**settings: Any) -> Decorator:
@@ -127,6 +155,7 @@ model_options = together(
     clamp_option,
     batch_option,
     device_option(shown="cpu"),
+    rank_timeout_option,
     option("--dtype", help="Network dtype: float32, float64, bfloat16, float16.",
            shown="the model's"),
 )  # fmt: skip

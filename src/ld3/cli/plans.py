@@ -17,9 +17,11 @@ from ld3.cli.options import (
     plan_nfe_option,
     print_lines,
     prompt_option,
+    rank_timeout_option,
     read_scales,
     read_seeds,
     together,
+    working,
 )
 from ld3.cli.say import say
 
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     from ld3.plan import Plan
 
 use_options = together(
-    plan_nfe_option, plan_model_option, batch_option, device_option(), force_option
-)
+    plan_nfe_option, plan_model_option, batch_option, device_option(), rank_timeout_option,
+    force_option,
+)  # fmt: skip
 
 
 @click.command()
@@ -39,15 +42,25 @@ use_options = together(
 @prompt_option("Prompt to use instead of the plan's.", "the plan's")
 @use_options
 def sample(
-    path: Path, seeds: str, out: Path, prompt: tuple[str, ...], nfe: int | None, **options: Any
+    path: Path,
+    seeds: str,
+    out: Path,
+    prompt: tuple[str, ...],
+    nfe: int | None,
+    rank_timeout: float,
+    **options: Any,
 ) -> None:
     """Draw samples with a plan."""
     from ld3.report.plans import write_samples
     from ld3.runs.sample import run_sample
 
     numbers = read_seeds(seeds)
-    samples = run_sample(_load(path, nfe), numbers, prompts=prompt, **options)
-    print_lines(str(file) for file in write_samples(out, numbers, samples))
+    with working(options["device"], rank_timeout) as (ranks, bar):
+        plan = _load(path, nfe)
+        samples = run_sample(plan, numbers, prompts=prompt, ranks=ranks, report=bar, **options)
+        bar.clear()
+        if ranks.is_first:
+            print_lines(str(file) for file in write_samples(out, numbers, samples))
 
 
 @click.command()
@@ -68,18 +81,24 @@ def sample(
 @out_option("Folder of the cache.", "runs")
 @use_options
 def score(
-    path: Path, guidance: tuple[str, ...], picture: Path | None, nfe: int | None, **options: Any
+    path: Path,
+    guidance: tuple[str, ...],
+    picture: Path | None,
+    nfe: int | None,
+    rank_timeout: float,
+    **options: Any,
 ) -> None:
     """Score a plan beside all known grids on held-out seeds, at any guidance scale."""
-    from ld3.report.bar import Bar
     from ld3.report.plans import draw_guidance, guidance_lines
     from ld3.runs.score import run_score
 
     scales = read_scales(guidance)
     plan = _load(path, nfe)
-    with Bar() as bar:
-        rows = list(run_score(plan, scales, report=bar, **options))
+    with working(options["device"], rank_timeout) as (ranks, bar):
+        rows = list(run_score(plan, scales, report=bar, ranks=ranks, **options))
         bar.clear()
+    if not ranks.is_first:
+        return
     print_lines(guidance_lines(plan, rows, options["held_out"]))
     if picture is not None or len(rows) > 1:
         picture = picture or path.parent / "guidance.png"

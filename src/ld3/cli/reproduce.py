@@ -7,6 +7,7 @@ import click
 
 from ld3.cli.options import (
     FILE,
+    cell_options,
     data_option,
     device_option,
     flag,
@@ -16,6 +17,8 @@ from ld3.cli.options import (
     print_files,
     print_lines,
     print_table,
+    rank_timeout_option,
+    working,
 )
 from ld3.errors import SpecError
 
@@ -33,16 +36,23 @@ from ld3.errors import SpecError
 @data_option
 @network_options
 @device_option()
+@rank_timeout_option
 @option(
     "--jobs", type=click.IntRange(1, 256), default=1, help="Processes that run at the same time."
 )
+@cell_options
 @out_option("Folder of results and their cache.", "reproduce")
 @option("--docs", type=FILE, help="Copy page and images to this docs folder.", shown="none")
 def reproduce(
-    name: str | None, list_: bool, paper: bool, out: Path, docs: Path | None, **options: Any
+    name: str | None,
+    list_: bool,
+    paper: bool,
+    out: Path,
+    docs: Path | None,
+    rank_timeout: float,
+    **options: Any,
 ) -> None:
     """Run an experiment of the paper or of the docs, on a small model or on your own."""
-    from ld3.report.bar import Bar
     from ld3.report.experiments import about_lines, list_rows, result_lines
     from ld3.runs.experiments import (
         all_experiments,
@@ -61,11 +71,13 @@ def reproduce(
     if paper:
         print_lines(about_lines(experiment))
         return
-    with Bar() as bar:
-        result = run_reproduce(experiment, out=out, report=bar, **options)
+    with working(options["device"], rank_timeout) as (ranks, bar):
+        given = {name: value for name, value in options.items() if value is not None}
+        result = run_reproduce(experiment, out=out, report=bar, ranks=ranks, **given)
         bar.clear()
-    print_lines(result_lines(result))
-    print_files(write_result(result, out, docs))
+        if ranks.is_first:
+            print_lines(result_lines(result))
+            print_files(write_result(result, out, docs))
 
 
 COMMANDS = (reproduce,)

@@ -64,11 +64,11 @@ def check(plan: Plan, content: dict[str, Any]) -> None:
     """Both lists through the shift: the levels of the plan."""
     wanted = level(plan, plan.grid.times)
     wanted = wanted[:-1] if isinstance(plan.noise_schedule, Flow) else wanted
-    lists = {1.0: content["sigmas"]}
+    lists = [(1.0, content["sigmas"])]
     other = content.get("if_the_server_shifts")
     if other is not None:
-        lists[other["shift"]] = other["sigmas"]
-    for shift, numbers in lists.items():
+        lists.append((other["shift"], other["sigmas"]))
+    for shift, numbers in lists:
         u = torch.tensor(numbers, dtype=torch.float64, device="cpu")
         found = shift * u / (1 + (shift - 1) * u) if other is not None else u
         if not torch.allclose(found, wanted, rtol=1e-6, atol=0):

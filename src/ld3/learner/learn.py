@@ -10,7 +10,7 @@ the lowest validation loss.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,7 +29,8 @@ from ld3.learner.starts import find_starts, with_secant
 from ld3.learner.state import State
 from ld3.parameters import GridParameters, Parameters, SolverParameters, Values
 from ld3.problem import Part, Problem, chunks, raised
-from ld3.table import TunedSolver
+from ld3.share import Tensors
+from ld3.table import Table, TunedSolver
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,14 @@ def _first_state(course: Course, tasks: list[Task], recipe: Recipe) -> State:
     )
 
 
+def _total(made: Sequence[Tensors], name: str) -> Tensor:
+    """The sum of the tensors of a name, in order."""
+    total = torch.zeros_like(made[0][name])
+    for one in made:
+        total = total + one[name]
+    return total
+
+
 def _scalar(value: float | list[float]) -> Tensor:
     return torch.tensor(value, dtype=torch.float64, device="cpu")
 
@@ -193,7 +202,7 @@ class _Run:
             if not math.isfinite(loss):
                 return rules.skip_batch(done, recipe), loss
             return replace(done, values=values, average=values), loss
-        losses, slope, noise_slope = self._slopes(state, index)
+        losses, slope, noise_slope = self._slopes(recipe, state, index)
         loss = float(losses.mean())
         if not all(bool(torch.isfinite(t).all()) for t in (losses, slope, noise_slope)):
             return rules.skip_batch(done, recipe), loss
@@ -206,16 +215,59 @@ class _Run:
         return state, loss
 
     @torch.enable_grad()
-    def _slopes(self, state: State, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Losses (B,) of a batch, and the slopes of mean(d^p) in theta and in the noise."""
+    def _slopes(
+        self, recipe: PreconditionedAdam | PaperRules, state: State, index: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Losses (B,) of a batch, and the slopes of mean(d^p) in theta and in the noise.
+
+        The batch is cut into parts of a fixed size. Each gives the slope in the table, under 200
+        numbers; their sum, in order and in float64, is carried on to theta.
+        """
         task = self.tasks[state.iteration % len(self.tasks)]
         leaf = self.parameters.flat(state.values).requires_grad_()
         table = self.parameters.table(self.parameters.unflat(leaf, state.values), task.steps)
-        noise = state.noise_train[index].requires_grad_() if self.radius > 0 else None
-        losses = task.scale * task.student.losses("train", index, table, noise)
-        leaves = (leaf,) if noise is None else (leaf, noise)
-        slope, *others = torch.autograd.grad(raised(losses, self.recipe.power).mean(), leaves)
-        return losses.detach(), slope, others[0] if others else torch.zeros_like(slope)
+        noise = state.noise_train if self.radius > 0 else None
+        parts = torch.split(index, recipe.part)
+        made = list(self._sloped(task, "train", table, noise, parts, len(index)))
+        ends = {"weights": table.weights, "net_times": table.net_times}
+        moved = {name: end for name, end in ends.items() if end.requires_grad}
+        totals = [_total(made, name) for name in moved]
+        (slope,) = torch.autograd.grad(list(moved.values()), leaf, totals)
+        losses, on_noise = (
+            torch.cat([part[name] for part in made]) for name in ("losses", "noise")
+        )
+        return losses, slope, on_noise
+
+    def _sloped(
+        self,
+        task: Task,
+        pairs: Part,
+        table: Table,
+        noise: Tensor | None,
+        parts: Sequence[Tensor],
+        count: int | None = None,
+    ) -> Iterator[Tensors]:
+        """For each part of some pairs: its losses, and the slopes of sum(d^p) / count; without a
+        count, of its mean."""
+        power = self.recipe.power if pairs == "train" else 1.0
+
+        @torch.enable_grad()
+        def make(index: Tensor) -> Tensors:
+            own = Table(
+                *(end.detach().requires_grad_() for end in (table.weights, table.net_times))
+            )
+            z = None if noise is None else noise[index].requires_grad_()
+            losses = task.scale * task.student.losses(pairs, index, own, z)
+            leaves = (own.weights, own.net_times) + (() if z is None else (z,))
+            slopes = torch.autograd.grad(
+                raised(losses, power).sum() / (count or len(index)), leaves, allow_unused=True,
+                materialize_grads=True,
+            )  # fmt: skip
+            found = dict(zip(("weights", "net_times", "noise"), slopes, strict=False))
+            return {"noise": losses.new_zeros(0), **found, "losses": losses.detach()}
+
+        task.student.known(pairs, noise)
+        return task.student.shared(make, parts)
 
     def _moved(
         self,
@@ -259,13 +311,11 @@ class _Run:
         If no noise moved, its rate is halved.
         """
         task, before = self.tasks[0], state.noise_valid
-        for index in chunks(len(before), self.recipe.batch):
-            with torch.enable_grad():
-                noise = state.noise_valid[index].requires_grad_()
-                table = self.parameters.table(state.values, task.steps)
-                losses = task.student.losses("valid", index, table, noise)
-                (slope,) = torch.autograd.grad(losses.mean(), noise)
-            state = self._move_noise(state, "valid", index, losses.detach(), slope)
+        table = self.parameters.table(state.values, task.steps)
+        parts = chunks(len(before), self.recipe.batch)
+        made = self._sloped(task, "valid", table, before, parts)
+        for index, found in zip(parts, made, strict=True):
+            state = self._move_noise(state, "valid", index, found["losses"], found["noise"])
         if torch.equal(before, state.noise_valid):
             state = replace(state, rate_noise=0.5 * state.rate_noise)
         best = self.parameters.table(state.best_values, task.steps)

@@ -20,6 +20,7 @@ from ld3.errors import ModelError
 from ld3.learner.course import Task
 from ld3.parameters import Parameters, Values
 from ld3.problem import Student
+from ld3.share import Tensors
 from ld3.table import Table
 
 GROUP = 4  # samples at a time
@@ -61,9 +62,8 @@ def normal_equations(
         other = theta.clone()
         other[i] += probe
         changed.append(parameters.table(parameters.unflat(other, values), task.steps))
-    curvature = torch.zeros(len(theta), len(theta), dtype=torch.float64, device="cpu")
-    slope, square, samples = torch.zeros_like(theta), 0.0, []
-    for part in torch.split(index, min(GROUP, student.problem.batch)):
+
+    def make(part: Tensor) -> Tensors:
         x, answers = student.sample("train", part, table)
         base = residual(x, part)
         rows = torch.empty(len(theta), base.numel(), device=base.device)  # J (P, B F)
@@ -71,10 +71,21 @@ def normal_equations(
             known = answers[: max(1, _unchanged(table, other_table))]
             moved, _ = student.sample("train", part, other_table, known=known)
             rows[i] = ((residual(moved, part) - base) / probe).flatten()
-        curvature += (rows @ rows.T).double().cpu()
-        slope += (rows @ base.flatten().to(rows.dtype)).double().cpu()
-        square += float(base.double().square().sum())
-        samples.append(x)
+        return {
+            "curvature": (rows @ rows.T).double().cpu(),
+            "slope": (rows @ base.flatten().to(rows.dtype)).double().cpu(),
+            "square": base.double().square().sum().cpu(),
+            "samples": x,
+        }
+
+    student.known("train")
+    curvature = torch.zeros(len(theta), len(theta), dtype=torch.float64, device="cpu")
+    slope, square, samples = torch.zeros_like(theta), 0.0, []
+    for made in student.shared(make, torch.split(index, min(GROUP, student.problem.batch))):
+        curvature += made["curvature"]
+        slope += made["slope"]
+        square += float(made["square"])
+        samples.append(made["samples"])
     count = len(index)
     return Normal(curvature / count, slope / count, square / count, torch.cat(samples))
 

@@ -14,7 +14,7 @@ from ld3.errors import SpecError, unknown
 
 Learn = Literal["times", "times+net", "times+net+coefficients"]
 Rule = Literal["sgd", "rmsprop", "adam"]
-POSITIVE = {"epochs", "batch", "power", "patience", "validate_every", "precondition"}
+POSITIVE = {"epochs", "batch", "part", "power", "patience", "validate_every", "precondition"}
 AT_MOST_ONE = {"floor", "factor", "average"}
 
 
@@ -65,6 +65,7 @@ class _Shared:
 class _Descent(_Shared):
     """Settings of gradient descent."""
 
+    part: int = 8  # samples of one backward pass; ranks share the parts of a batch
     clip: float = math.inf  # norm of the gradient
     gamma: float = 0.0  # soft forcing within r = gamma d / NFE^2; 0: hard forcing
     rate_noise: float = 0.0  # of soft forcing, for the mean over a batch

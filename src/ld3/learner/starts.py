@@ -36,11 +36,13 @@ def find_starts(
     student, schedule = Student(problem), problem.model.schedule
 
     def losses(names: Sequence[str], limit: int) -> dict[str, float]:
-        found = {}
-        for done, name in enumerate(names):
+        found, tables = {}, []
+        for name in names:
             grid = make_grid(name, schedule, problem.steps)
-            table = TunedSolver(problem.solver, grid).table(schedule)
-            found[name] = student.mean_loss(table, limit=limit, power=power)
+            tables.append(TunedSolver(problem.solver, grid).table(schedule))
+        each = student.mean_losses(tables, limit=limit, power=power)
+        for done, (name, loss) in enumerate(zip(names, each, strict=True)):
+            found[name] = loss
             progress(done + 1, len(names))
         return {name: found[name] for name in _ranked(found)}
 

@@ -10,12 +10,17 @@ Report = Callable[[str, int, int], None]
 
 
 class Bar:
-    """One bar on the standard error stream, if that is a terminal."""
+    """One bar on the standard error stream, if that is a terminal and it is to be shown."""
+
+    def __init__(self, shown: bool = True) -> None:
+        self._hidden = None if shown else True
 
     def __enter__(self) -> "Bar":
         from tqdm import tqdm
 
-        self._bar = tqdm(total=1, disable=None, leave=False, file=sys.stderr, dynamic_ncols=True)
+        self._bar = tqdm(
+            total=1, disable=self._hidden, leave=False, file=sys.stderr, dynamic_ncols=True
+        )
         self._what = ""
         return self
 

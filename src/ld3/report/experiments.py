@@ -8,7 +8,6 @@ from ld3.report.tables import table_lines
 
 NOT_RUN = {
     "Table 1": "properties of methods in words: nothing to run",
-    "Table 10 and Figure 9": "molecular docking: not there yet",
 }
 """What of the paper has no experiment here, and why."""
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ld3.learner.learn import Progress, learn_course
 from ld3.learner.recipes import Recipe
 from ld3.learner.state import State
 from ld3.runs.progress import Interrupted, Report
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.store import place, read_proved_tensors, write_bytes, write_proved_tensors
 
 SO_FAR = "plan-so-far.json"
@@ -37,6 +39,7 @@ class Descent:
     save_so_far: Callable[[Progress], None]  # called when a run is interrupted
     tensorboard: bool = False
     watch: Callable[[str, Progress], None] = lambda start, progress: None  # each iteration
+    ranks: Ranks = ALONE
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Re
             share = f" ({number + 1} of {len(courses)})" * (len(courses) > 1)
             file = place(descent.folder, f"state-{number}.safetensors")
             key = {"run": dict(descent.key), "start": name}
-            tensors = read_proved_tensors(file, key)
+            tensors = descent.ranks.first_tensors(partial(read_proved_tensors, file, key))
             losses[name] = [] if tensors is None else tensors.pop("losses").tolist()
             state = None if tensors is None else State.from_tensors(tensors)
             log.cut(name, 0 if state is None else state.iteration)

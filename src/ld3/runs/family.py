@@ -30,12 +30,13 @@ from ld3.runs.descent import SO_FAR, Descent, descend, resumable
 from ld3.runs.learn import finish, make_run, run_folder
 from ld3.runs.plans import known_table, make_plan
 from ld3.runs.progress import Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.run import Run, forget
 from ld3.runs.session import mean, open_session
 from ld3.runs.spec import RunSpec
 from ld3.scores import FamilyScores
 from ld3.solvers import Solver
-from ld3.store import read_proved_json, sweep, write_proved_json
+from ld3.store import place, read_proved_json, sweep, write_proved_json
 from ld3.table import Table
 
 BUMPS = {f"bump:{centre:g}:{width:g}": (centre, width) for centre, width in TRIED}
@@ -66,6 +67,11 @@ class _Family:
     folder: Path
 
     @property
+    def own_folder(self) -> Path | None:
+        """Where this rank reads and writes; only the first does."""
+        return self.folder if self.first.session.ranks.is_first else None
+
+    @property
     def steps(self) -> list[int]:
         return [single.steps for single in self.singles]
 
@@ -85,24 +91,27 @@ def run_family(
     *,
     solver: Solver | None = None,
     parent: Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> FamilyResult:
     """Learn one family for all numbers of evaluations of a range; an unfinished run goes on.
 
     Its folder is made in `parent`, by default that of the spec.
     """
-    family = _family(spec, report, fresh, model, solver, parent)
+    family = _family(spec, report, fresh, model, solver, parent, ranks)
     folder = family.folder
-    sweep(folder)
-    if fresh:
+    if ranks.is_first:
+        sweep(folder)
+    if fresh and ranks.is_first:
         forget(folder)
     plan = _learned(family)
     with resumable(folder):
         plan = _scored(plan, family)
     if spec.refine:
-        plan.save(folder / "plan.json")
+        _save(plan, family, "plan.json")
         plan = _refined(plan, family, fresh)
-    plan.save(folder / "plan.json")
-    (folder / SO_FAR).unlink(missing_ok=True)
+    _save(plan, family, "plan.json")
+    if ranks.is_first:
+        (folder / SO_FAR).unlink(missing_ok=True)
     return FamilyResult(plan, folder)
 
 
@@ -113,6 +122,7 @@ def _family(
     model: Model | None,
     solver: Solver | None,
     parent: Path | None,
+    ranks: Ranks,
 ) -> _Family:
     if spec.family is None:
         raise SpecError("family: got none, expected a range such as --nfe 4-10")
@@ -125,7 +135,7 @@ def _family(
         raise SpecError(f"nfe: got {low}-{high}, expected a range with several step counts")
     alone = spec.model_copy(update={"family": None, "refine": False})
     teacher = alone.make_preset(counts[-1]).teacher
-    cache = Cache(spec.out / "cache", time.time() if fresh else 0.0)
+    cache = Cache.open(spec.out / "cache", time.time() if fresh else 0.0, ranks)
     session = open_session(
         spec, teacher, cache, report, model=model, gradients=not spec.gradient_free
     )
@@ -136,14 +146,14 @@ def _family(
 
 
 def _learned(family: _Family) -> Plan:
-    file = family.folder / "result.json"
-    content = read_proved_json(file, family.key)
+    ranks, file = family.first.session.ranks, place(family.own_folder, "result.json")
+    content = ranks.first(lambda: read_proved_json(file, family.key))
     if content is None:
         content = _descended(family)
         write_proved_json(file, family.key, content)
     plan = _plan(family, content)
     if not (family.folder / "plan.json").exists():
-        plan.save(family.folder / SO_FAR)
+        _save(plan, family, SO_FAR)
     return plan
 
 
@@ -167,11 +177,11 @@ def _descended(family: _Family) -> dict[str, Any]:
         }
 
     def so_far(final: Progress) -> None:
-        _plan(family, content(final, final.state.evaluations)).save(family.folder / SO_FAR)
+        _save(_plan(family, content(final, final.state.evaluations)), family, SO_FAR)
 
     descent = Descent(
-        run.preset.recipe, run.seed, family.key, family.folder, run.session.report, so_far,
-        family.spec.tensorboard,
+        run.preset.recipe, run.seed, family.key, family.own_folder, run.session.report, so_far,
+        family.spec.tensorboard, ranks=run.session.ranks,
     )  # fmt: skip
     reached = descend(descent, {best: course})
     return content(reached.final, reached.evaluations)
@@ -199,15 +209,12 @@ def _best_bump(
     what that cost."""
     student = Student(problems[0])
     asked = sorted({problems[i].steps for i in (0, len(problems) // 2, -1)})
+    starts: list[Values] = [parameters.start_values(*bump) for bump in BUMPS.values()]
+    tables = [parameters.table(values, steps) for values in starts for steps in asked]
+    each = student.mean_losses(tables, limit=SCREEN, power=run.preset.recipe.power)
     losses: dict[str, list[float]] = {}
-    for done, (name, bump) in enumerate(BUMPS.items()):
-        values: Values = parameters.start_values(*bump)
-        losses[name] = [
-            student.mean_loss(
-                parameters.table(values, steps), limit=SCREEN, power=run.preset.recipe.power
-            )
-            for steps in asked
-        ]
+    for done, name in enumerate(BUMPS):
+        losses[name] = [next(each) for _ in asked]
         run.session.report("trying starts", done + 1, len(BUMPS))
     lowest = [min(column) for column in zip(*losses.values(), strict=True)]
 
@@ -224,12 +231,10 @@ def _scored(plan: Plan, family: _Family) -> Plan:
     rows = {}
     for done, single in enumerate(family.singles):
         session, solver, steps = single.session, single.solver, single.steps
-        known = {
-            name: _distance(single, known_table(session, solver, steps, name), family)
-            for name in GRIDS
-        }
+        tables = {name: known_table(session, solver, steps, name) for name in GRIDS}
+        own, *others = _distances(single, [plan.at(single.nfe).table(), *tables.values()], family)
+        known = dict(zip(tables, others, strict=True))
         best = min(known, key=lambda name: known[name])
-        own = _distance(single, plan.at(single.nfe).table(), family)
         rows[str(single.nfe)] = FamilyScores(
             nfe=single.nfe, best_grid=best, known=known[best], family=own
         )
@@ -237,10 +242,15 @@ def _scored(plan: Plan, family: _Family) -> Plan:
     return plan.model_copy(update={"scores": rows})
 
 
-def _distance(single: Run, table: Table, family: _Family) -> float:
+def _distances(single: Run, tables: Sequence[Table], family: _Family) -> list[float]:
     """To the teacher on held-out noise; infinite if a sample is not finite."""
-    found = single.session.score(table, family.spec.held_out)
-    return mean(found["distance"]) if found else math.inf
+    each = single.session.scores(tables, family.spec.held_out)
+    return [mean(found["distance"]) if found else math.inf for found in each]
+
+
+def _save(plan: Plan, family: _Family, name: str) -> None:
+    if family.own_folder is not None:
+        plan.save(family.own_folder / name)
 
 
 def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
@@ -255,7 +265,7 @@ def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
             forget(run.folder)
         own = finish(run, alone, alone.held_out)
         members.append(Member(**own.model_dump(include=set(Member.model_fields))))
-        row, distance = rows[str(single.nfe)], _distance(single, own.table(), family)
+        row, (distance,) = rows[str(single.nfe)], _distances(single, [own.table()], family)
         rows[str(single.nfe)] = row.model_copy(update={"refined": distance})
     (shown,) = (member for member in members if member.nfe == plan.nfe)
     return plan.model_copy(update={**dict(shown), "members": members, "scores": rows})

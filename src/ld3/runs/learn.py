@@ -17,6 +17,7 @@ from ld3.runs.cache import Cache
 from ld3.runs.descent import SO_FAR, resumable
 from ld3.runs.plans import held_out_scores, plan_of, with_rounding
 from ld3.runs.progress import Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.run import Learned, Run, forget, learn_run, read_start
 from ld3.runs.session import Session, open_session, reference_for
 from ld3.runs.spec import RunSpec
@@ -50,13 +51,14 @@ def run_learn(
     *,
     solver: Solver | None = None,
     distance: Distance | None = None,
+    ranks: Ranks = ALONE,
 ) -> Iterator[LearnResult]:
     """Learn a plan for each number of evaluations; unfinished runs are resumed.
 
     `model`, `solver` and `distance` are objects to use instead of the names in the spec. `fresh`
-    begins anew: pairs and scores are made again, too.
+    begins anew: pairs and scores are made again, too. `ranks` share the work; rank 0 writes.
     """
-    cache = Cache(spec.out / "cache", time.time() if fresh else 0.0)
+    cache = Cache.open(spec.out / "cache", time.time() if fresh else 0.0, ranks)
     session = None
     for nfe in spec.nfe:
         teacher = spec.make_preset(nfe).teacher
@@ -68,7 +70,7 @@ def run_learn(
         own = session.with_teacher(teacher, reference_for(teacher, spec.reference_steps))
         run = make_run(spec, own, nfe, solver)
         folder = run_folder(spec, run, run.key)
-        if fresh:
+        if fresh and ranks.is_first:
             forget(folder)
         yield LearnResult(finish(run.stored(folder), spec, spec.held_out), folder)
 

@@ -130,8 +130,9 @@ def _with_frechet(
 def score_tables(session: Session, tables: Mapping[str, Table], held_out: int) -> dict[str, Scores]:
     """Means over held-out noise; a table whose samples are not finite has none."""
     scores = {}
-    for done, (name, table) in enumerate(tables.items()):
-        found = means(session.score(table, held_out))
+    each = session.scores(list(tables.values()), held_out)
+    for done, (name, errors) in enumerate(zip(tables, each, strict=True)):
+        found = means(errors)
         if found:
             scores[name] = Scores(
                 distance=found["distance"],

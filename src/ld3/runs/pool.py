@@ -24,13 +24,14 @@ Item = TypeVar("Item")
 
 
 def work_ahead(
+    jobs: int,
     work: Callable[[Item], None],
     items: Sequence[Item],
     name: Callable[[Item], str],
-    jobs: int,
     report: Report,
 ) -> None:
-    """Call `work` on each item in `jobs` processes; errors are left for the reader to meet.
+    """Call `work` on each item in so many processes of this machine; errors are left for the reader
+    to meet.
 
     `work` and the items are sent to other processes: a function of a module, and plain data.
     """
@@ -40,7 +41,7 @@ def work_ahead(
         min(jobs, len(items)), mp_context=context, initializer=_begin, initargs=(threads,)
     )
     try:
-        futures = {pool.submit(_quietly, work, item): item for item in items}
+        futures = {pool.submit(quietly, work, item): item for item in items}
         for done, future in enumerate(as_completed(futures)):
             if isinstance(future.exception(), BrokenProcessPool):
                 break
@@ -65,6 +66,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _quietly(work: Callable[[Item], None], item: Item) -> None:
+def quietly(work: Callable[[Item], None], item: Item) -> None:
+    """Without errors that a user can fix."""
     with suppress(Ld3Error):  # the reader meets it again, and says it
         work(item)

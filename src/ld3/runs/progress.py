@@ -22,5 +22,9 @@ def counted(report: Report, what: str, total: int) -> Callable[[int], None]:
     return more
 
 
+def uncounted(count: int) -> None:
+    """Counts nothing."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, with a line on what was saved."""

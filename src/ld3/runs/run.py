@@ -16,7 +16,7 @@ from ld3.known_grids import make_grid
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, solver_parameters
 from ld3.learner.presets import Preset
-from ld3.learner.recipes import Recipe
+from ld3.learner.recipes import GaussNewton, Recipe
 from ld3.learner.starts import Starts, find_starts, finite_roughness, with_secant
 from ld3.plan import Plan, tuned_from_json, tuned_to_json
 from ld3.problem import SECANT, Problem, Student
@@ -24,6 +24,7 @@ from ld3.runs.descent import Descent, descend
 from ld3.runs.session import Session, table_key
 from ld3.runs.spec import steps_of
 from ld3.searches.registry import find
+from ld3.share import alone
 from ld3.solvers import SOLVERS, Solver
 from ld3.store import digest, place, read_proved_json, sweep, write_proved_json
 from ld3.table import TunedSolver
@@ -46,8 +47,8 @@ class Run:
     folder: Path | None = None
 
     def stored(self, folder: Path) -> "Run":
-        """The same run with a folder for its files."""
-        return replace(self, folder=folder)
+        """The same run with a folder for its files, which rank 0 writes."""
+        return replace(self, folder=folder if self.session.ranks.is_first else None)
 
     @property
     def steps(self) -> int:
@@ -113,7 +114,7 @@ def learn_run(
     if run.folder is not None:
         sweep(run.folder)
     file = place(run.folder, "result.json")
-    content = read_proved_json(file, run.key)
+    content = run.session.ranks.first(lambda: read_proved_json(file, run.key))
     if content is not None:
         return _from_json(content, run)
     begin = time.perf_counter()
@@ -140,7 +141,7 @@ def learn_run(
 
     descent = Descent(
         run.preset.recipe, run.seed, run.key, run.folder, run.session.report, so_far, tensorboard,
-        watch,
+        watch, run.session.ranks,
     )  # fmt: skip
     reached = descend(descent, {name: partial(course, name) for name in tuned})
     result = learned(reached.final, reached.start, reached.evaluations, reached.curve)
@@ -157,7 +158,7 @@ def forget(folder: Path) -> None:
 def _starts(run: Run, problem: Problem) -> tuple[Starts, dict[str, TunedSolver]]:
     """Where to begin, by name. What was searched for is kept in a file."""
     file = place(run.folder, "starts.json")
-    content = read_proved_json(file, run.key)
+    content = run.session.ranks.first(lambda: read_proved_json(file, run.key))
     if content is None:
         content = _found_starts(run, problem)
         write_proved_json(file, run.key, content)
@@ -180,9 +181,9 @@ def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
         if isinstance(run.start, Plan):
             solver = start_from_plan(run.start, run)
         else:
-            found = find(run.start, problem, run.seed, report)
-            name, spent = run.start, found.evaluations
-            solver = TunedSolver(run.solver, found.tuned.grid)
+            found = run.session.ranks.first(lambda: _searched(run, problem, report))
+            name, spent = run.start, found["spent"]
+            solver = TunedSolver(run.solver, tuned_from_json(found["solver"], run.solver).grid)
         student = Student(problem)
         rough = finite_roughness(student, solver.grid)
         starts = Starts((name,), {}, rough, spent + student.evaluations)
@@ -192,6 +193,12 @@ def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
         "starts": {**asdict(starts), "losses": finite},
         "solvers": {name: tuned_to_json(solver) for name, solver in tuned.items()},
     }
+
+
+def _searched(run: Run, problem: Problem, report: Callable[[int, int], None]) -> dict[str, Any]:
+    """What a search finds, on one rank."""
+    found = find(str(run.start), replace(problem, share=alone), run.seed, report)
+    return {"solver": tuned_to_json(found.tuned), "spent": found.evaluations}
 
 
 def start_from_plan(plan: Plan, run: Run) -> TunedSolver:
@@ -219,8 +226,11 @@ def solver_key(solver: Solver, session: Session, steps: int) -> list[Any]:
 
 
 def recipe_facts(recipe: Recipe) -> dict[str, Any]:
-    """The settings of a recipe as JSON holds them."""
-    return {name: None if value == math.inf else value for name, value in vars(recipe).items()}
+    """The settings of a recipe as JSON holds them; without a part that is the whole batch."""
+    facts = {name: None if value == math.inf else value for name, value in vars(recipe).items()}
+    if not isinstance(recipe, GaussNewton) and recipe.part >= recipe.batch:
+        del facts["part"]
+    return facts
 
 
 def _to_json(learned: Learned) -> dict[str, Any]:

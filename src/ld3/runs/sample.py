@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.models import Model
 from ld3.plan import Plan
-from ld3.runs.session import OWN
+from ld3.runs.progress import Report, counted, silent
+from ld3.runs.ranks import ALONE, Ranks, device_of
+from ld3.runs.session import OWN, batches
 from ld3.runs.spec import BATCH, DTYPES
 from ld3.zoo.loading import (
     PIPELINE,
@@ -29,17 +32,27 @@ def run_sample(
     guidance: float | None = None,
     prompts: Sequence[str] = (),
     model: Model | str | None = None,
+    ranks: Ranks = ALONE,
+    report: Report = silent,
 ) -> Tensor:
-    """Decoded samples of a plan, the same for a seed in any batch.
+    """Decoded samples of a plan, the same for a seed in any batch; on rank 0 all of them.
 
     `prompts` replace those that a pipeline's plan was learned with. `model` is a model, or the name
     of one, to use instead of the one that the plan names; it must fit unless `force` is given.
     """
+    device = device_of(device)
     loaded = model_of_plan(plan, device, prompts, model, batch)
     if not force:
         plan.check_fits(loaded.model, loaded.digest)
-    sample = plan.sampler(loaded.model, device=device, batch=batch or BATCH, force=True)
-    return sample(seeds, guidance=guidance)
+    size = batch or BATCH
+    sample = plan.sampler(loaded.model, device=device, batch=size, force=True)
+    more, made = counted(report, "samples", len(seeds)), []
+    for part in ranks.share(
+        lambda part: {"samples": sample(part, guidance=guidance)}, batches(seeds, size)
+    ):
+        more(len(part["samples"]))
+        made += [part["samples"]] if ranks.is_first else []
+    return torch.cat(made) if made else torch.empty(0)
 
 
 def named_model(plan: Plan) -> str:

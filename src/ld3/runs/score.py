@@ -10,6 +10,7 @@ from ld3.plan import Plan
 from ld3.runs.cache import Cache
 from ld3.runs.plans import known_table, score_tables
 from ld3.runs.progress import Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.sample import named_model
 from ld3.runs.session import open_session
 from ld3.runs.spec import RunSpec
@@ -31,6 +32,7 @@ def run_score(
     report: Report = silent,
     model: Model | str | None = None,
     batch: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> Iterator[GuidanceScores]:
     """A plan against every known grid, by its own teacher and distance, at each guidance scale.
 
@@ -47,7 +49,8 @@ def run_score(
     options |= {name: plan.learned.spec[name] for name in KEPT if name in plan.learned.spec}
     spec = RunSpec.read(options)
     session = open_session(
-        spec, spec.make_preset(_taught_nfe(plan)).teacher, Cache(spec.out / "cache"), report,
+        spec, spec.make_preset(_taught_nfe(plan)).teacher,
+        Cache.open(spec.out / "cache", ranks=ranks), report,
         model=None if isinstance(model, str) else model, gradients=False,
     )  # fmt: skip
     if not force:

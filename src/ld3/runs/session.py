@@ -1,15 +1,16 @@
 """A session: one model with its distance, teacher, pairs, held-out noise and reference solution.
 
 Every walk starts from one. What a session makes, it makes at most once: it looks in memory, then in
-the cache, and only then runs the network.
+the cache, and only then runs the network. Ranks share that: each makes some of the chunks of seeds.
 
 The *reference* stands for the exact solution: the same for everything that is compared, with twice
 as many steps as the teacher unless a number is given.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -20,13 +21,15 @@ from ld3.metrics.fidelity import per_sample, rmse
 from ld3.models import Model
 from ld3.problem import Problem
 from ld3.runs.cache import Cache
-from ld3.runs.progress import Report, counted, silent
+from ld3.runs.progress import Report, counted, silent, uncounted
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.spec import BATCH, Settings
 from ld3.seeds import noise, seeds_for
+from ld3.share import Tensors
 from ld3.solvers import Solver
 from ld3.store import digest
 from ld3.table import Table
-from ld3.teacher import Pairs, Teacher, make_pairs, sample_batches
+from ld3.teacher import Pairs, Teacher, make_pairs, sample_table
 from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model, with_batch
 
 KEYS = ("distance", "distance_accurate", "rmse", "rmse_accurate")
@@ -56,6 +59,18 @@ class Session:
     @property
     def distance(self) -> Distance:
         return self.measure.distance
+
+    @property
+    def ranks(self) -> Ranks:
+        return self.cache.ranks
+
+    def alone(self) -> "Session":
+        """The same for work that one rank does by itself."""
+        return replace(self, cache=replace(self.cache, ranks=ALONE))
+
+    def without_folder(self) -> "Session":
+        """The same, which neither reads nor stores anything."""
+        return replace(self, cache=Cache(None), _memory={})
 
     def at_guidance(self, scale: float) -> "Session":
         return self if scale == self.guidance else replace(self, guidance=scale)
@@ -91,7 +106,7 @@ class Session:
             self.model, solver, steps, self.distance,
             none if seed is None else self.training(train, seed),
             none if seed is None else self.validation(valid, seed),
-            self.guidance, batch=self.batch,
+            self.guidance, batch=self.batch, share=self.ranks.share,
         )  # fmt: skip
 
     def training(self, count: int, run: int) -> Pairs:
@@ -116,15 +131,16 @@ class Session:
 
         def make() -> Pairs:
             more = counted(self.report, what, len(seeds))
+            each, chunk = (more, uncounted) if self.ranks.world == 1 else (uncounted, more)
 
             def targets(missing: Sequence[int]) -> Tensor:
                 made = make_pairs(
                     model, missing, teacher, guidance=self.guidance, batch=self.batch,
-                    device=self.device, progress=more,
+                    device=self.device, progress=each,
                 )  # fmt: skip
                 return made.target
 
-            rows = self.cache.rows("pairs", key, seeds, targets).to(self.device)
+            rows = self.cache.rows("pairs", key, seeds, targets, chunk).to(self.device)
             z = noise(seeds, model.shape, device=self.device)
             return Pairs(tuple(seeds), z, model.conditions(seeds), rows)
 
@@ -132,36 +148,59 @@ class Session:
 
     def samples(self, table: Table, seeds: Sequence[int]) -> Tensor:
         """Decoded samples, a batch at a time."""
-        parts = sample_batches(
-            self.model, table, seeds, self.batch, guidance=self.guidance, device=self.device
-        )
-        return torch.cat([made for _, made in parts])
+        parts = self.ranks.share(partial(self._sampled, table), batches(seeds, self.batch))
+        return torch.cat([part["samples"] for part in parts])
+
+    def _sampled(self, table: Table, seeds: Sequence[int]) -> Tensors:
+        sample = sample_table(self.model, table, seeds, guidance=self.guidance, device=self.device)
+        return {"samples": sample}
 
     def score(self, table: Table, count: int) -> dict[str, list[float]]:
         """Errors on held-out noise, one per noise, by :data:`KEYS`: the session's distance and the
         root mean square error, to the teacher and to the reference. Empty if a sample is not
         finite.
         """
-        key = {
-            **self.identity,
-            "reference": asdict(self.reference),
-            "held_out": count,
-            "table": table_key(table),
-        }
+        return next(self.scores([table], count))
 
-        def make() -> dict[str, list[float]]:
-            samples = self.samples(table, seeds_for("held-out", count))
+    def scores(self, tables: Sequence[Table], count: int) -> Iterator[dict[str, list[float]]]:
+        """:meth:`score` of several tables, in order."""
+        keys = [
+            {
+                **self.identity,
+                "reference": asdict(self.reference),
+                "held_out": count,
+                "table": table_key(table),
+            }
+            for table in tables
+        ]
+
+        def make(missing: Sequence[int]) -> Iterator[dict[str, list[float]]]:
+            return self._errors([tables[n] for n in missing], count)
+
+        return self.cache.each_json("scores", keys, make)
+
+    def _errors(self, tables: Sequence[Table], count: int) -> Iterator[dict[str, list[float]]]:
+        """What :meth:`score` gives; ranks share tables and batches."""
+        seeds, parts = seeds_for("held-out", count), batches(range(count), self.batch)
+        ends = {"": self.held_out(count).target, "_accurate": self.exact(count)}
+
+        def make(item: tuple[Table, range]) -> Tensors:
+            table, part = item
+            samples = self._sampled(table, seeds[part[0] : part[-1] + 1])["samples"]
             if not bool(torch.isfinite(samples).all()):
                 return {}
-            ends = (("", self.held_out(count).target), ("_accurate", self.exact(count)))
+            at = slice(part[0], part[-1] + 1)
             return {
-                name + end: self._each(measure, samples, target)
+                name + end: per_sample(measure, samples, target[at], self.batch).double()
                 for name, measure in (("distance", self.distance), ("rmse", rmse))
-                for end, target in ends
+                for end, target in ends.items()
             }
 
-        found: dict[str, list[float]] = self.cache.json("scores", key, make)
-        return found
+        made = self.ranks.share(make, [(table, part) for table in tables for part in parts])
+        for _ in tables:
+            found = [next(made) for _ in parts]
+            finite = all(found)
+            yield {key: [v for f in found for v in f[key].tolist()] for key in KEYS if finite}
 
     def stored(
         self, kind: str, key: Mapping[str, Any], make: Callable[[], dict[str, Tensor]]
@@ -170,9 +209,6 @@ class Session:
         if self.cache.folder is not None:
             return self.cache.tensors(kind, key, make)
         return self._once(f"{kind} {digest(key)}", make)
-
-    def _each(self, measure: Distance, a: Tensor, b: Tensor) -> list[float]:
-        return [float(value) for value in per_sample(measure, a, b, self.batch).double()]
 
     def _once(self, name: str, make: Callable[[], Made]) -> Made:
         if name not in self._memory:

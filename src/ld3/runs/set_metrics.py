@@ -9,12 +9,12 @@ Samples come in chunks from the cache (:mod:`ld3.runs.evaluation.chunks`): memor
 their number. Sums are taken in the order of the samples, in float64.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,15 @@ from ld3.metrics.coverage import precisions_recalls
 from ld3.metrics.frechet import Gaussian, Moments, frechet_at_infinity, frechet_distance
 from ld3.metrics.inception import Resize
 from ld3.metrics.kernel import FeatureSet, cmmds, kids
-from ld3.runs.evaluation.chunks import GROUPS, NotFinite, Samples, View, feature_set, read_all
+from ld3.runs.evaluation.chunks import (
+    GROUPS,
+    NotFinite,
+    Samples,
+    View,
+    feature_set,
+    fill,
+    read_all,
+)
 from ld3.runs.evaluation.references import Reference, load_reference
 from ld3.runs.session import Session, table_key
 from ld3.seeds import Purpose
@@ -34,6 +42,7 @@ from ld3.store import digest
 from ld3.table import Table
 from ld3.zoo.features import FeatureNet, feature_net
 
+Found = TypeVar("Found")
 Values = dict[str, tuple[float, list[float]]]
 """By metric: on all samples, and without each tenth of them in turn."""
 
@@ -83,26 +92,49 @@ class SetMetrics:
             "evaluation": "frechet_accurate" in wanted, "reference": bool(others),
         }  # fmt: skip
         for purpose in (purpose for purpose, asked in needed.items() if asked):
+            if self.session.ranks.world > 1:
+                fill(self.session, self.reference(purpose), [self.view])
+                continue
             for _ in read_all(self.session, self.reference(purpose), [self.view]):
                 pass
+
+    def alone(self) -> "SetMetrics":
+        """The same on one rank."""
+        return replace(self, session=self.session.alone())
+
+    def _by_first(self, samples: Sequence[Samples], make: Callable[["SetMetrics"], Found]) -> Found:
+        """What `make` gives on rank 0, once all ranks have made the samples."""
+        if self.session.ranks.world == 1:
+            return make(self)
+        for one in samples:
+            fill(self.session, one, self._views)
+        found: Found = self.session.ranks.first(lambda: make(self.alone()))
+        return found
+
+    @property
+    def _views(self) -> list[View]:
+        return [self.view, *([self.agreement] if self.has_classes else [])]
 
     def frechet(self, table: Table | None) -> dict[str, float]:
         """Fréchet distances only; those of the reference solution itself without a table. Empty if
         a sample is not finite."""
         key = {**self._key, "what": "frechet", "table": None if table is None else table_key(table)}
 
-        def make() -> dict[str, float]:
-            own = self.reference() if table is None else self.samples(table)
+        own = self.reference() if table is None else self.samples(table)
+
+        def make(sets: SetMetrics) -> dict[str, float]:
             try:
-                moments = self._whole(own)
+                moments = sets._whole(own)
             except NotFinite:
                 return {}
-            found = {"frechet_accurate": frechet_distance(moments, self._whole(self.reference()))}
-            if self.data is not None:
-                found["frechet"] = frechet_distance(moments, self.data.gaussian)
+            found = {"frechet_accurate": frechet_distance(moments, sets._whole(sets.reference()))}
+            if sets.data is not None:
+                found["frechet"] = frechet_distance(moments, sets.data.gaussian)
             return found
 
-        found: dict[str, float] = self.session.cache.json("sets", key, make)
+        found: dict[str, float] = self.session.cache.json(
+            "sets", key, lambda: self._by_first([own, self.reference()], make)
+        )
         return found
 
     def values(self, table: Table) -> Values:
@@ -121,13 +153,13 @@ class SetMetrics:
         if a sample is not finite."""
         key = {**self._key, "table": table_key(samples.table), "what": list(names)}
 
-        def make() -> Values:
+        def make(sets: SetMetrics) -> Values:
             try:
-                return self._values(samples, names)
+                return sets._values(samples, names)
             except NotFinite:
                 return {}
 
-        content = self.session.cache.json("sets", key, make)
+        content = self.session.cache.json("sets", key, lambda: self._by_first([samples], make))
         return {name: (float(v[0]), [float(x) for x in v[1]]) for name, v in content.items()}
 
     def check(self, name: str) -> None:

@@ -26,6 +26,7 @@ from ld3.learner.presets import Preset, make_preset, without_gradients
 from ld3.learner.recipes import Learn, change_recipe
 from ld3.metrics.inception import Resize
 from ld3.options import PipelineOptions
+from ld3.runs.ranks import device_of
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS, MAX_RUN
 from ld3.solvers import Solver, make_solver
@@ -78,6 +79,11 @@ class Settings(BaseModel):
     @field_serializer("pipeline")
     def _changed(self, options: PipelineOptions | None) -> dict[str, Any] | None:
         return None if options is None else options.said()
+
+    @field_validator("device")
+    @classmethod
+    def _own_device(cls, value: str) -> str:
+        return device_of(value)
 
     @model_validator(mode="after")
     def _known_names(self) -> Self:

@@ -9,11 +9,12 @@ not search again.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ld3.errors import Ld3Error, StoreError
 from ld3.plan import tuned_from_json, tuned_to_json
+from ld3.problem import Problem
 from ld3.runs.cloud_metrics import CloudMetrics
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.compare.spec import CompareSpec, needs_of
@@ -22,6 +23,7 @@ from ld3.runs.session import Session
 from ld3.runs.set_metrics import SetMetrics, Values
 from ld3.runs.spec import solver_title, steps_of
 from ld3.searches.registry import find
+from ld3.share import alone
 from ld3.solvers import Solver
 from ld3.table import Table, TunedSolver
 
@@ -139,8 +141,7 @@ def _searched(session: Session, spec: CompareSpec, cell: Cell, inside: Inside) -
     if cell.seed is not None:
         key |= {"seed": cell.seed, "pairs": [spec.pairs, spec.valid]}
 
-    def make() -> dict[str, Any]:
-        problem = session.problem(cell.solver, steps, spec.pairs, spec.valid, cell.seed)
+    def search(problem: Problem) -> dict[str, Any]:
         begin = time.perf_counter()
         try:
             found = find(cell.method, problem, cell.seed or 0, inside)
@@ -155,6 +156,10 @@ def _searched(session: Session, spec: CompareSpec, cell: Cell, inside: Inside) -
             "seconds": time.perf_counter() - begin,
             "curve": [float(value) for value in found.curve if math.isfinite(value)],
         }
+
+    def make() -> Any:
+        problem = session.problem(cell.solver, steps, spec.pairs, spec.valid, cell.seed)
+        return session.ranks.first(lambda: search(replace(problem, share=alone)))
 
     content = session.cache.json("found", key, make)
     if "failed" in content:

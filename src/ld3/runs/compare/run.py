@@ -21,8 +21,9 @@ from ld3.runs.compare.cells import Cell, Scored, cells_of, score_cell
 from ld3.runs.compare.images import images_of
 from ld3.runs.compare.spec import LISTS, CompareSpec, kind_of, needs_of, source_of
 from ld3.runs.compare.statistics import block_of, featured, metrics_of
-from ld3.runs.pool import work_ahead
+from ld3.runs.engines import check_alone, make_engine
 from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.session import Session, open_session
 from ld3.runs.set_metrics import SetMetrics
 from ld3.schedules import schedule_to_json
@@ -32,21 +33,27 @@ Item = tuple[CompareSpec, float, Cell]  # what a worker gets
 
 
 def run_compare(
-    spec: CompareSpec, report: Report = silent, fresh: bool = False, model: Model | None = None
+    spec: CompareSpec,
+    report: Report = silent,
+    fresh: bool = False,
+    model: Model | None = None,
+    ranks: Ranks = ALONE,
 ) -> Comparison:
     """Compare all methods on one model; what was finished before is read, not run.
 
     `model` is an object to use instead of the one that `spec.model` names; `fresh` makes everything
-    again, pairs and scores too.
+    again, pairs and scores too. `ranks` share the work inside each cell.
     """
     cells, since = cells_of(spec), time.time() if fresh else 0.0
     try:
-        session = compare_session(spec, report, since, model)
+        ahead = make_engine(spec.engine, spec.jobs, spec.gpus_per_cell)
+        check_alone(ahead, ranks)
+        session = compare_session(spec, report, since, model, ranks)
         session.cache.sweep()
         sets = prepare(session, spec)
-        if spec.jobs > 1 and model is None:
+        if ahead is not None and model is None:
             items: list[Item] = [(spec, since, cell) for cell in cells]
-            work_ahead(_work, items, lambda item: f"cells: {item[2].name}", spec.jobs, report)
+            ahead(_work, items, lambda item: f"cells: {item[2].name}", report)
         results = []
         for number, cell in enumerate(cells):
             report(f"cells: {cell.name}", number, len(cells))
@@ -65,10 +72,15 @@ def run_compare(
 
 
 def compare_session(
-    spec: CompareSpec, report: Report = silent, since: float = 0.0, model: Model | None = None
+    spec: CompareSpec,
+    report: Report = silent,
+    since: float = 0.0,
+    model: Model | None = None,
+    ranks: Ranks = ALONE,
 ) -> Session:
     """What all cells share."""
-    return open_session(spec, spec.teacher, Cache(spec.out / "cache", since), report, model=model)
+    cache = Cache.open(spec.out / "cache", since, ranks)
+    return open_session(spec, spec.teacher, cache, report, model=model)
 
 
 def prepare(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics | None:
@@ -132,7 +144,7 @@ def _comparison(
 
     return Comparison(
         command=command_of(spec),
-        spec=spec.model_dump(mode="json"),
+        spec=spec.model_dump(mode="json", exclude=set(WHERE)),
         model={
             "name": loaded.name,
             "digest": loaded.digest,
@@ -176,6 +188,7 @@ def _seeds(spec: CompareSpec) -> dict[str, str]:
     return parts
 
 
+WHERE = ("engine", "gpus_per_cell")  # where cells run says nothing about their results
 SAID = (*LISTS, "model", "seeds", "pairs", "valid", "held_out")  # even if they are the defaults
 
 
@@ -185,7 +198,7 @@ def command_of(spec: CompareSpec) -> str:
     given: list[tuple[str, object]] = [
         (name, getattr(spec, name))
         for name in CompareSpec.model_fields
-        if name not in ("out", "jobs", "recipe", "pipeline")
+        if name not in ("out", "jobs", "recipe", "pipeline", *WHERE)
         and (name in SAID or getattr(spec, name) != getattr(plain, name))
     ]
     given += [("recipe", f"{name}={_toml(value)}") for name, value in spec.recipe.items()]

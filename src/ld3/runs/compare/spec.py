@@ -10,6 +10,7 @@ from ld3.errors import SpecError, unknown
 from ld3.known_grids import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
 from ld3.metrics.inception import Resize
 from ld3.runs.compare.methods import LEARNED
+from ld3.runs.engines import EngineName, make_engine
 from ld3.runs.spec import Count, Settings, check_start, counted, listed, read_solver, steps_of
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS
@@ -40,8 +41,10 @@ class CompareSpec(Settings):
     features: Path | None = None
     resize: Resize | None = None
     data: Path | None = None
-    metrics: tuple[str, ...] = ()  # of sets; none: all
+    metrics: Annotated[tuple[str, ...], Field(min_length=1)] = SET_METRICS
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
+    engine: EngineName = "local"
+    gpus_per_cell: Annotated[float, Field(ge=0, le=64)] = 0.0
     out: Path = Path("compare")
 
     @model_validator(mode="before")
@@ -68,7 +71,7 @@ class CompareSpec(Settings):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        _ = self.names, self.teacher
+        _ = self.names, self.teacher, make_engine(self.engine, self.jobs, self.gpus_per_cell)
         for name in self.metrics:
             if name not in SET_METRICS:
                 raise unknown("metric", name, SET_METRICS)

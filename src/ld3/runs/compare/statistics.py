@@ -66,7 +66,7 @@ def metrics_of(session: Session, spec: CompareSpec) -> list[Metric]:
         sets = [Metric(key="frechet", label="Fréchet distance to real images"), *sets]
     if shipped:
         sets.append(Metric(key="agreement", label="Class as asked for", better="higher"))
-    return columns + [metric for metric in sets if not spec.metrics or metric.key in spec.metrics]
+    return columns + [metric for metric in sets if metric.key in spec.metrics]
 
 
 def featured(spec: CompareSpec) -> str | None:

@@ -15,6 +15,7 @@ are rounded to 8 bits first, as in the EDM protocol: x -> clip(127.5 x + 128), c
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache as once
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +27,7 @@ from ld3.metrics.inception import to_uint8
 from ld3.metrics.kernel import Block, FeatureSet
 from ld3.runs.session import Session, batches, table_key
 from ld3.seeds import Purpose, seeds_for
+from ld3.share import Tensors
 from ld3.table import Table
 from ld3.teacher import sample_table
 
@@ -115,6 +117,42 @@ def read_all(
         yield numbers, read_chunk(session, samples, numbers, views)
         if samples.name:
             session.report(samples.name, numbers[-1] + 1, samples.count)
+
+
+def fill(session: Session, samples: Samples, views: Sequence[View]) -> None:
+    """Make all chunks that are missing; ranks share them, and rank 0 stores them.
+
+    It ends early where a sample is not finite: whoever reads meets that chunk again.
+    """
+    chunks, cache = samples.chunks, session.cache
+
+    def missing() -> list[int]:
+        return [
+            n
+            for n, numbers in enumerate(chunks)
+            if not all(
+                cache.has("features", chunk_key(session, samples, numbers, view)) for view in views
+            )
+        ]
+
+    def make(n: int) -> Tensors:
+        try:
+            rows = read_chunk(session.without_folder(), samples, chunks[n], views)
+        except NotFinite:
+            return {}
+        return {view.digest: found for view, found in zip(views, rows, strict=True)}
+
+    todo = session.ranks.first(missing)
+    own, done = session.alone(), samples.count - sum(len(chunks[n]) for n in todo)
+    for n, found in zip(todo, session.ranks.share(make, todo), strict=True):
+        if not found:
+            return
+        for view in views if session.ranks.is_first else ():
+            key, rows = chunk_key(session, samples, chunks[n], view), {"rows": found[view.digest]}
+            own.stored("features", key, partial(dict, rows))
+        done += len(chunks[n])
+        if samples.name:
+            session.report(samples.name, done, samples.count)
 
 
 def feature_set(session: Session, samples: Samples, view: View) -> FeatureSet:

@@ -8,8 +8,9 @@ import platform
 import shlex
 import zipfile
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,12 +23,13 @@ from ld3.metrics.bootstrap import Interval, jackknife
 from ld3.models import Model
 from ld3.runs.cache import Cache
 from ld3.runs.compare.statistics import within
-from ld3.runs.evaluation.chunks import PIXELS, NotFinite, Samples, View, read_all
+from ld3.runs.evaluation.chunks import PIXELS, NotFinite, Samples, View, fill, read_all
 from ld3.runs.evaluation.clip_score import clip_view
 from ld3.runs.evaluation.image_sets import write_pngs
 from ld3.runs.evaluation.npz import write_rows
 from ld3.runs.evaluation.spec import KEYS, EvaluateSpec, Item, items_of
 from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.session import Session, open_session
 from ld3.runs.set_metrics import SetMetrics
 from ld3.seeds import seeds_for
@@ -68,9 +70,11 @@ class Task:
         return found
 
 
-def open_task(spec: EvaluateSpec, report: Report = silent, model: Model | None = None) -> Task:
+def open_task(
+    spec: EvaluateSpec, report: Report = silent, model: Model | None = None, ranks: Ranks = ALONE
+) -> Task:
     """Load model, feature network and data, and check that all of them fit, before any work."""
-    cache = Cache(spec.out / "cache")
+    cache = Cache.open(spec.out / "cache", ranks=ranks)
     session = open_session(spec, Teacher(), cache, report, model=model, gradients=False)
     cache.sweep()
     sets = SetMetrics.of(session, spec.samples, spec.features, spec.data, spec.resize)
@@ -85,11 +89,24 @@ def open_task(spec: EvaluateSpec, report: Report = silent, model: Model | None =
 
 
 def run_evaluate(
-    spec: EvaluateSpec, report: Report = silent, model: Model | None = None
+    spec: EvaluateSpec, report: Report = silent, model: Model | None = None, ranks: Ranks = ALONE
 ) -> Evaluation:
-    """Evaluate everything that a spec names; chunks that are there are read, not made."""
+    """Evaluate everything that a spec names; chunks that are there are read, not made.
+
+    Ranks share the chunks; rank 0 computes the metrics from them.
+    """
     try:
-        task = open_task(spec, report, model)
+        task = open_task(spec, report, model, ranks)
+        for samples, views in task.sets_of_samples if ranks.world > 1 else ():
+            fill(task.session, samples, views)
+        own = replace(task, sets=task.sets.alone())
+
+        def evaluated() -> dict[str, Any]:
+            rows = [evaluate_item(own, item) for item in own.items]
+            return evaluation_of(own, rows).model_dump(mode="json")
+
+        if ranks.world > 1:
+            return Evaluation(**ranks.first(evaluated))
         return evaluation_of(task, [evaluate_item(task, item) for item in task.items])
     except KeyboardInterrupt:
         raise Interrupted(

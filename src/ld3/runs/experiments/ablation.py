@@ -100,8 +100,8 @@ def run_ablation(options: AblationOptions, context: Context) -> Findings:
     solvers = options.all_solvers(context)
     keys = [(s, c, n) for s in solvers for c in options.changes for n in options.nfe]
     requests = [options.request(context, *k, seed) for k in keys for seed in range(options.seeds)]
-    results = iter(learn_all(requests, context.jobs, context.report))
-    scoring = Scoring.of(context.compare_spec(options.scoring), context.report)
+    results = iter(learn_all(requests, context))
+    scoring = Scoring.of(context.compare_spec(options.scoring), context.report, context.ranks)
     values: dict[Key, Values] = {}
     for done, key in enumerate(keys):
         context.report(f"scoring: {key[1]}", done, len(keys))

@@ -48,7 +48,7 @@ def run_bound(options: BoundOptions, context: Context) -> Findings:
     """With random points in the ball, as the paper measures it, and with true preimages."""
     requests = [options.request(context, seed) for seed in range(options.seeds)]
     scoring_options = {"distance": requests[0].spec.distance, "held_out": HELD_OUT}
-    scoring = Scoring.of(context.compare_spec(scoring_options), context.report)
+    scoring = Scoring.of(context.compare_spec(scoring_options), context.report, context.ranks)
     session = scoring.session
     model, d = session.model, torch.Size(session.model.shape).numel()
     if d > MAX_EXACT:
@@ -56,7 +56,7 @@ def run_bound(options: BoundOptions, context: Context) -> Findings:
             f"bound: got {context.model} with {d} dimensions, expected at most {MAX_EXACT}: whole "
             "Jacobians"
         )
-    results = learn_all(requests, context.jobs, context.report)
+    results = learn_all(requests, context)
     run = results[0][0]
     best = scoring.best_grid(GRIDS, run.solver, run.steps)
     grid = make_grid(best, model.schedule, run.steps)

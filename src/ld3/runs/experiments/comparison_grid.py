@@ -19,7 +19,6 @@ from ld3.experiment import (
     merged,
 )
 from ld3.runs.compare.cells import CellResult, cells_of, find_cell
-from ld3.runs.compare.run import run_compare, write_files
 from ld3.runs.compare.spec import CompareSpec, kind_of
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.scoring import LABELS, Scoring, better, capital, check_metrics, named
@@ -57,9 +56,8 @@ class GridOptions(BaseModel):
 def run_grid(options: GridOptions, context: Context) -> Findings:
     """One table per metric, one row per solver and method."""
     spec = context.compare_spec(options.compare)
-    comparison = run_compare(spec, context.report)
-    write_files(comparison, context.folder)
-    scoring = Scoring.of(spec, context.report)
+    comparison = context.compared(spec)
+    scoring = Scoring.of(spec, context.report, context.ranks)
     aimed = scoring
     if options.goal:
         aimed = scoring.to_teacher(

@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict
 from ld3.errors import SpecError
 from ld3.experiment import Findings, ResultRow, ResultTable, Values
 from ld3.runs.compare.cells import cells_of, find_cell
-from ld3.runs.compare.run import run_compare, write_files
 from ld3.runs.compare.spec import CompareSpec, needs_of
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.scoring import LABELS, Scoring, better, check_metrics, title_of
@@ -50,9 +49,9 @@ class CrossSolverOptions(BaseModel):
 def run_cross_solver(options: CrossSolverOptions, context: Context) -> Findings:
     """Rows: learned for; columns: used with."""
     spec = context.compare_spec(options.compare)
-    write_files(run_compare(spec, context.report), context.folder)
+    context.compared(spec)
     names = [solver_title(solver) for solver in spec.made_solvers]
-    scoring, cells = Scoring.of(spec, context.report), cells_of(spec)
+    scoring, cells = Scoring.of(spec, context.report, context.ranks), cells_of(spec)
     found: dict[Key, list[TunedSolver | None]] = {}
     for cell in cells:
         tuned = find_cell(scoring.session, spec, cell).tuned

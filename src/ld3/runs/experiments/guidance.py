@@ -37,8 +37,8 @@ def run_guidance(options: GuidanceOptions, context: Context) -> Findings:
     """Rows: learned for; columns: used with."""
     seeds = range(options.seeds)
     requests = [options.request(context, scale, s) for scale in options.learned_for for s in seeds]
-    results = iter(learn_all(requests, context.jobs, context.report))
-    scoring = Scoring.of(context.compare_spec(options.scoring), context.report)
+    results = iter(learn_all(requests, context))
+    scoring = Scoring.of(context.compare_spec(options.scoring), context.report, context.ranks)
     solver = requests[0].spec.make_solver()
     rows: dict[str, list[Value | None]] = {}
     for scale in options.learned_for:

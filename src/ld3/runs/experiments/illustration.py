@@ -57,7 +57,7 @@ def run_illustration(options: IllustrationOptions, context: Context) -> Findings
         raise SpecError(f"illustration: got samples of shape {tuple(model.shape)}, expected (1,)")
     keys = [(radius, seed) for radius in options.radii for seed in range(options.seeds)]
     requests = [options.request(context, *key) for key in keys]
-    results = learn_all(requests, context.jobs, context.report)
+    results = learn_all(requests, context)
     plans = {key: learned.tuned for key, (_, learned) in zip(keys, results, strict=True)}
     fine = make_grid("uniform", model.schedule, FINE)
     z = noise(seeds_for("illustration", options.samples), (1,), torch.float64)

@@ -15,9 +15,11 @@ from ld3.errors import SpecError
 from ld3.experiment import Value, Values
 from ld3.metrics.fidelity import per_sample
 from ld3.runs.cache import Cache
+from ld3.runs.engines import check_alone
+from ld3.runs.experiments.context import Context
 from ld3.runs.learn import make_run
-from ld3.runs.pool import work_ahead
 from ld3.runs.progress import Report, silent
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.run import Learned, Run, learn_run
 from ld3.runs.session import Session, mean, open_session, reference_for, table_key
 from ld3.runs.spec import RunSpec
@@ -45,6 +47,7 @@ class Sessions:
     """One session per model and distance; runs share its pairs."""
 
     opened: dict[str, Session] = field(default_factory=dict)
+    ranks: Ranks = ALONE
 
     def make_run(self, request: RunRequest, report: Report = silent) -> Run:
         spec = request.spec
@@ -62,7 +65,8 @@ class Sessions:
             model = class_subset(spec.model, classes, spec.device) if classes else None
             (nfe, *_) = spec.nfe
             session = open_session(
-                spec, spec.make_preset(nfe).teacher, Cache(spec.out / "cache"), model=model,
+                spec, spec.make_preset(nfe).teacher,
+                Cache.open(spec.out / "cache", ranks=self.ranks), model=model,
                 gradients=not spec.gradient_free,
             )  # fmt: skip
             self.opened[key] = session.at_guidance(spec.guidances[0])
@@ -72,14 +76,14 @@ class Sessions:
 _SESSIONS = Sessions()  # of a worker process
 
 
-def learn_all(
-    requests: Sequence[RunRequest], jobs: int, report: Report
-) -> list[tuple[Run, Learned]]:
+def learn_all(requests: Sequence[RunRequest], context: Context) -> list[tuple[Run, Learned]]:
     """All runs, in order; finished ones are read."""
+    report, ahead = context.report, context.engine
     unique = list({(r.spec.model_dump_json(), r.classes): r for r in requests}.values())
-    if jobs > 1 and len(unique) > 1:
-        work_ahead(_work, unique, lambda request: f"runs: {request.name}", jobs, report)
-    sessions, results, total = Sessions(), [], len(requests)
+    if ahead is not None and len(unique) > 1:
+        check_alone(ahead, context.ranks)
+        ahead(_work, unique, lambda request: f"runs: {request.name}", report)
+    sessions, results, total = Sessions(ranks=context.ranks), [], len(requests)
     for done, request in enumerate(requests):
 
         def inside(

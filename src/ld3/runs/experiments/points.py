@@ -43,13 +43,13 @@ class PointsOptions(GridOptions):
 def run_points(options: PointsOptions, context: Context) -> Findings:
     """Table 9, the teacher's own metrics, Figure 8, and a table for each distance."""
     spec = context.compare_spec(options.compare)
-    scoring = Scoring.of(spec, context.report)
+    scoring = Scoring.of(spec, context.report, context.ranks)
     session = scoring.session
     if not is_cloud(session.held_out(2).target):
         raise SpecError(f"points: got {session.loaded.name}, expected a model of point clouds")
     found = run_grid(options, context)
     shown = (spec.names[0], options.learned)
-    images = draw_methods(spec, session, options.clouds, context.folder, shown)
+    images = draw_methods(spec, session, options.clouds, context.own_folder, shown)
     tables = [*found.tables, *_teacher_table(scoring, options.show)]
     notes = list(found.notes)
     if len(options.learn_with) > 1:
@@ -81,7 +81,9 @@ def _learn_with(options: PointsOptions, context: Context) -> tuple[list[ResultTa
         name: context.compare_spec({**options.compare, "distance": name, "full": False})
         for name in options.learn_with
     }
-    scorings = {name: Scoring.of(spec, context.report) for name, spec in specs.items()}
+    scorings = {
+        name: Scoring.of(spec, context.report, context.ranks) for name, spec in specs.items()
+    }
     plans = {name: _plans(scorings[name], spec, options) for name, spec in specs.items()}
     tables, notes = [], []
     for measure, scoring in scorings.items():

@@ -17,11 +17,13 @@ from ld3.experiment import Experiment, ExperimentResult, Findings, Options
 from ld3.report.experiments import markdown
 from ld3.report.figures import plots
 from ld3.report.panels import draw_panels
+from ld3.runs.engines import EngineName
 from ld3.runs.experiments.ablation import AblationOptions, run_ablation
 from ld3.runs.experiments.bound import BoundOptions, run_bound
 from ld3.runs.experiments.comparison_grid import GridOptions, run_grid
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.cross_solver import CrossSolverOptions, run_cross_solver
+from ld3.runs.experiments.docking import DockingOptions, run_docking
 from ld3.runs.experiments.guidance import GuidanceOptions, run_guidance
 from ld3.runs.experiments.illustration import IllustrationOptions, run_illustration
 from ld3.runs.experiments.paper import paper_tables
@@ -32,6 +34,7 @@ from ld3.runs.experiments.spec import checked
 from ld3.runs.experiments.step_counts import StepCountOptions, run_step_counts
 from ld3.runs.experiments.training_curves import TrainingOptions, run_training
 from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.ranks import ALONE, Ranks, device_of
 from ld3.store import write_bytes, write_json
 from ld3.zoo.loading import check_device
 
@@ -56,6 +59,7 @@ KINDS = {
     "step-counts": Kind(StepCountOptions, run_step_counts),
     "guidance": Kind(GuidanceOptions, run_guidance),
     "shared-errors": Kind(SharedErrorOptions, run_shared_errors),
+    "docking": Kind(DockingOptions, run_docking),
 }
 
 
@@ -71,16 +75,20 @@ def run_reproduce(
     data: Path | None = None,
     resize: str | None = None,
     device: str = "cpu",
+    ranks: Ranks = ALONE,
+    engine: EngineName = "local",
+    gpus_per_cell: float = 0.0,
 ) -> ExperimentResult:
     """Run an experiment on a model of its file, or with the paper's options on one's own model.
 
     What this or another experiment computed before in `out` is read.
     """
-    name = model or experiment.default
+    name, device = model or experiment.default, device_of(device)
     context = Context(
         model=experiment.model_of(name), folder=out / folder_name(experiment, name, quick),
         out=out, report=report, jobs=jobs, features=features, data=data,
-        resize=resize, device=device,
+        resize=resize, device=device, ranks=ranks, engine_name=engine,
+        gpus_per_cell=gpus_per_cell,
     )  # fmt: skip
     kind, options, given = read_options(experiment, name, quick, context)
     plots()  # a missing library is an error before hours of work, not after

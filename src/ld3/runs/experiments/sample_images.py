@@ -12,7 +12,6 @@ from ld3.experiment import Findings
 from ld3.images import as_images
 from ld3.report.figures import draw_rows
 from ld3.runs.compare.cells import cells_of, find_cell, table_of
-from ld3.runs.compare.run import run_compare, write_files
 from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.experiments.comparison_grid import first_places, grid_table, grid_values
 from ld3.runs.experiments.context import Context
@@ -39,10 +38,9 @@ class ImagesOptions(BaseModel):
 def run_images(options: ImagesOptions, context: Context) -> Findings:
     """A figure for each solver and number of evaluations, and the distances."""
     spec = context.compare_spec(options.compare)
-    comparison = run_compare(spec, context.report)
-    write_files(comparison, context.folder)
-    scoring = Scoring.of(spec, context.report)
-    images = draw_methods(spec, scoring.session, options.count, context.folder, spec.names)
+    comparison = context.compared(spec)
+    scoring = Scoring.of(spec, context.report, context.ranks)
+    images = draw_methods(spec, scoring.session, options.count, context.own_folder, spec.names)
     values = grid_values(spec, comparison, scoring, scoring)
     label = LABELS["distance"]
     first = f"The first {options.count} held-out seeds; each column of an image is one seed."
@@ -55,10 +53,10 @@ def run_images(options: ImagesOptions, context: Context) -> Findings:
 
 
 def draw_methods(
-    spec: CompareSpec, session: Session, count: int, folder: Path, methods: Collection[str]
+    spec: CompareSpec, session: Session, count: int, folder: Path | None, methods: Collection[str]
 ) -> list[str]:
     """The first held-out samples of the teacher and of some methods, the same noise in a column:
-    one PNG for each solver and number of evaluations, by its name in `folder`."""
+    one PNG for each solver and number of evaluations, by its name in `folder`, if there is one."""
     seeds, names = seeds_for("held-out", count), []
 
     def drawn(samples: Tensor) -> Tensor:
@@ -79,6 +77,7 @@ def draw_methods(
                     table = table_of(session, tuned)
                     rows.append((cell.method, drawn(session.samples(table, seeds))))
             name = f"{solver_title(solver).replace(' ', '-')}-nfe{nfe}.png"
-            draw_rows(folder / name, rows)
+            if folder is not None:
+                draw_rows(folder / name, rows)
             names.append(name)
     return names

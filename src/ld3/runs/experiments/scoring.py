@@ -13,6 +13,7 @@ from ld3.runs.compare.run import compare_session, set_metrics_of
 from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.compare.statistics import intervals
 from ld3.runs.progress import Report
+from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.session import KEYS, Session, mean
 from ld3.runs.set_metrics import SetMetrics
 from ld3.runs.spec import steps_of
@@ -77,8 +78,8 @@ class Scoring:
     sets: SetMetrics | CloudMetrics | None
 
     @classmethod
-    def of(cls, spec: CompareSpec, report: Report) -> "Scoring":
-        session = compare_session(spec, report)
+    def of(cls, spec: CompareSpec, report: Report, ranks: Ranks = ALONE) -> "Scoring":
+        session = compare_session(spec, report, ranks=ranks)
         sets = set_metrics_of(session, spec) if spec.full else None
         return cls(session, spec.held_out, sets)
 
@@ -96,7 +97,7 @@ class Scoring:
         model = self.session.model
         known = [tuned for tuned in several if tuned is not None]
         tables = [tuned.table(model.schedule, model.prediction) for tuned in known]
-        held = [self.session.score(table, self.held_out) for table in tables]
+        held = list(self.session.scores(tables, self.held_out))
         if len(tables) < len(several) or not held or not all(held):
             return {}
         sets = [self.sets.values(table) if self.sets else {} for table in tables]

@@ -16,7 +16,6 @@ from ld3.errors import SpecError
 from ld3.experiment import Findings, ResultRow, ResultTable, Value
 from ld3.images import is_image
 from ld3.runs.compare.cells import cells_of, find_cell, table_of
-from ld3.runs.compare.run import run_compare, write_files
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.scoring import Scoring
 from ld3.runs.session import table_key
@@ -45,8 +44,8 @@ class SharedErrorOptions(BaseModel):
 def run_shared_errors(options: SharedErrorOptions, context: Context) -> Findings:
     """One row per solver, number of evaluations and method; means over seeds."""
     spec = context.compare_spec(options.compare)
-    write_files(run_compare(spec, context.report), context.folder)
-    session = Scoring.of(spec, context.report).session
+    context.compared(spec)
+    session = Scoring.of(spec, context.report, context.ranks).session
     net = load_features(None, session.device)
     exact = session.exact(spec.held_out)
     if not is_image(exact) or exact.shape[1:] != (1, 28, 28):

@@ -18,8 +18,8 @@ Kind = TypeVar("Kind", bound=BaseModel)
 SPECS = Path(__file__).parent / "specs"
 ORDER = (
     "illustration", "radius", "pictures", "fid-grid", "discretization", "latent", "text-to-image",
-    "flow", "points", "ablation", "cross-solver", "cost", "training-size", "rmsd", "bound",
-    "distillation", "ays", "ddim-imagenet", "ddim-bedroom", "training", "conditions",
+    "flow", "points", "docking", "ablation", "cross-solver", "cost", "training-size", "rmsd",
+    "bound", "distillation", "ays", "ddim-imagenet", "ddim-bedroom", "training", "conditions",
     "known-grids", "every-method", "shared-errors", "parameter-groups", "step-counts", "guidance",
     "recipe",
 )  # fmt: skip

@@ -51,7 +51,7 @@ class StepCountOptions(BaseModel):
 
 def run_step_counts(options: StepCountOptions, context: Context) -> Findings:
     """Distances by number of evaluations, and what each row costs to learn."""
-    scoring = Scoring.of(context.compare_spec(options.scoring), context.report)
+    scoring = Scoring.of(context.compare_spec(options.scoring), context.report, context.ranks)
     solver = context.run_spec({**options.learn, "nfe": [options.nfe[0]]}).make_solver()
     rows: dict[str, Row] = {
         "best known grid": [
@@ -115,7 +115,7 @@ def _learned(
         for seed in range(options.seeds)
     ]
     found: dict[tuple[str, int], list[tuple[Run, Learned]]] = {}
-    for key, result in zip(keys, learn_all(requests, context.jobs, context.report), strict=True):
+    for key, result in zip(keys, learn_all(requests, context), strict=True):
         found.setdefault(key, []).append(result)
     return found
 
@@ -128,7 +128,9 @@ def _family(options: StepCountOptions, context: Context, seed: int) -> Plan:
     ends = f"{min(options.nfe)}-{max(options.nfe)}"
     held_out = context.compare_spec(options.scoring).held_out
     spec = context.run_spec({**options.learn, "nfe": ends, "seed": seed, "held_out": held_out})
-    return run_family(spec, context.report, parent=spec.out / "cache" / "learned").plan
+    return run_family(
+        spec, context.report, ranks=context.ranks, parent=spec.out / "cache" / "learned"
+    ).plan
 
 
 def _guessed(plan: Plan, nfe: int) -> TimeGrid:

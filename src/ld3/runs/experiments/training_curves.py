@@ -47,8 +47,8 @@ class TrainingOptions(BaseModel):
 
 def run_training(options: TrainingOptions, context: Context) -> Findings:
     """Curves over the iterations, one per seed; and how well validation loss and metrics agree."""
-    scoring = Scoring.of(context.compare_spec(options.scoring), context.report)
-    sessions = Sessions()
+    scoring = Scoring.of(context.compare_spec(options.scoring), context.report, context.ranks)
+    sessions = Sessions(ranks=context.ranks)
     curves: dict[str, list[Curve]] = {"validation": []}
     rows: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
     for solver, nfe in [(s, n) for s in options.solvers for n in options.nfe]:
