@@ -363,7 +363,7 @@ class Parts(_VE):
 
 
 def logarithms(schedule: Schedule, t: Tensor) -> tuple[Tensor, Tensor]:
-    """log alpha and log sigma at t (*,), as (*,); of :class:`Parts` one column each, (*, P)."""
+    """log alpha and log sigma in the shape of t; of :class:`Parts` one more column for each."""
     if isinstance(schedule, Parts):
         log_sigma = torch.stack([part.log_sigma(t) for part in schedule.parts], -1)
         return torch.zeros_like(log_sigma), log_sigma

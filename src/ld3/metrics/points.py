@@ -78,7 +78,7 @@ def to_box(clouds: Tensor) -> Tensor:
 def chamfer_matrix(a: Tensor, b: Tensor) -> Tensor:
     """CD of every cloud of a (n, P, 3) to every cloud of b (m, P, 3): (n, m).
 
-    Squared distances are |x|^2 + |y|^2 - 2 x y, a few pairs of clouds at a time.
+    Squared distances are x x + y y - 2 x y, a few pairs of clouds at a time.
     """
     a, b = check_pair(a, b)
     left = torch.cat([-2 * a, a.square().sum(-1, keepdim=True), torch.ones_like(a[..., :1])], -1)

@@ -57,7 +57,7 @@ def wrapped_score(x: Tensor, s: Tensor) -> Tensor:
 
 
 def igso3_mean_square(s: Tensor) -> Tensor:
-    """E score^2 for s (*,), by quadrature; differentiable in s."""
+    """E score^2 in the shape of s, by quadrature; differentiable in s."""
     u, weights = _nodes()
     end = torch.clamp(REACH * s, max=math.pi)[..., None]
     w = end * u  # (*, NODES)
@@ -68,7 +68,7 @@ def igso3_mean_square(s: Tensor) -> Tensor:
 
 
 def wrapped_mean_square(s: Tensor) -> Tensor:
-    """E score^2 for s (*,), by quadrature; differentiable in s."""
+    """E score^2 in the shape of s, by quadrature; differentiable in s."""
     u, weights = _nodes()
     x = torch.clamp(REACH * s, max=math.pi)[..., None] * u
     density = (log_wrapped(x, s[..., None])).exp() * weights
