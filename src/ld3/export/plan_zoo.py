@@ -2,7 +2,7 @@
 
 index.json     format, and for each plan its file, SHA-256, model, NFE, guidance, solver and scores
 README.md      the card: a table, how to use a plan, the images
-plan.json      the plans, in folders anywhere below; `samples.png` and `report.html` beside one are linked
+plan.json      in folders anywhere below; `samples.png` and `report.html` beside one are linked
 """
 
 import hashlib
