@@ -338,9 +338,8 @@ def test_the_command_line_takes_a_range(tmp_path: Path, monkeypatch: pytest.Monk
     done = CliRunner().invoke(cli, ["learn", "--nfe", "3-5", *words])
     assert done.exit_code == 0, done.output
     (plan,) = (tmp_path / "runs").glob("*nfe3-5*/plan.json")
-    drawn = CliRunner().invoke(
-        cli, ["sample", "--plan", str(plan), "--nfe", "8", "--seeds", "0-3", "--out", "s"]
-    )
+    asked = ["sample", "--plan", str(plan), "--nfe", "8", "--seeds", "0-3", "--out", "s"]
+    drawn = CliRunner().invoke(cli, [*asked, "--model", "toy_family:make"])
     assert drawn.exit_code == 0, drawn.output
     shown = CliRunner().invoke(cli, ["show", str(plan)])
     assert "3 to 5 evaluations" in shown.output

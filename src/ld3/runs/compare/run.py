@@ -101,7 +101,7 @@ def prepare(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics | 
 def set_metrics_of(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics:
     """The set metrics that a spec asks for: of images, or of point clouds."""
     if is_cloud(session.held_out(2).target):
-        return CloudMetrics.of(session, spec.judged, spec.features)
+        return CloudMetrics.of(session, spec.judged, spec.data or spec.features)
     sets = SetMetrics.of(session, spec.judged, spec.features, spec.data, spec.resize)
     return replace(sets, names=spec.metrics)
 
