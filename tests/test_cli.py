@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from ld3 import METHODS, SOLVERS, __version__
 from ld3.cli import cli
+from ld3.cli.examples import EXAMPLES
 from ld3.cli.options import read_scales, read_seeds
 from ld3.errors import Ld3Error
 from ld3.options import PipelineOptions
@@ -293,3 +294,21 @@ def test_versions_of_all_parts() -> None:
     said = CliRunner().invoke(cli, ["--version", "--verbose"]).output
     for part in (__version__, "python", "devices", "torch ", "diffusers"):
         assert part in said
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_help_ends_with_examples_that_parse(name: str) -> None:
+    """Commands and options of the examples exist; nothing is run."""
+    command = cli.commands[name]
+    said = CliRunner().invoke(cli, [name, "--help"]).output
+    for line in EXAMPLES[name]:
+        assert line in said
+        words = shlex.split(line)
+        assert words[:2] == ["ld3", name]
+        command.make_context(name, words[2:], resilient_parsing=True)
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= known | {"--help"}
+
+
+def test_commands_that_do_something_have_examples() -> None:
+    assert set(cli.commands) - set(EXAMPLES) == {"methods", "models", "schedules", "solvers", "zoo"}

@@ -21,6 +21,7 @@ from ld3.cli import (
     reproduce,
     zoo,
 )
+from ld3.cli.examples import EXAMPLES
 from ld3.cli.say import say
 from ld3.errors import NO_MEMORY, EndedElsewhere, Ld3Error, is_out_of_memory, one_line, unknown
 
@@ -61,6 +62,10 @@ for module in (
     begin, learn, plans, importing, evaluate, compare, reproduce, checkpoints, lists, zoo,
 ):  # fmt: skip
     for command in module.COMMANDS:
+        lines = EXAMPLES.get(command.name or "", ())
+        command.epilog = (
+            "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
+        )
         cli.add_command(command)
 
 
