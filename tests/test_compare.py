@@ -211,9 +211,9 @@ def test_what_is_written_is_read_again(tmp_path: Path, methods: dict[str, object
     with pytest.raises(Ld3Error, match=r"rows\.0\.surprise"):
         Comparison.checked(content, "x")
     assert found.command == (
-        "ld3 compare --model fashion --preset fast --recipe epochs=4 --recipe precondition=8 "
-        "--pairs 16 --valid 8 --held-out 24 --teacher-steps 16 --methods edm,logsnr,ld3 "
-        "--solvers dpmpp --nfe 3,4 --seeds 1"
+        "ld3 compare --model fashion --preset fast --pairs 16 --valid 8 --held-out 24 "
+        "--teacher-steps 16 --methods edm,logsnr,ld3 --solvers dpmpp --nfe 3,4 --seeds 1 "
+        "--recipe epochs=4 --recipe precondition=8"
     )
 
 

@@ -313,7 +313,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-DRAWN = ("comparison-grid", "bound", "illustration", "sample-images", "docking")
+DRAWN = ("comparison-grid", "bound", "illustration", "sample-images", "docking", "points")
 """Kinds whose options above give curves of more than two points, or images."""
 
 
@@ -669,4 +669,4 @@ def test_every_page_and_image_has_its_place() -> None:
 
 @pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda p: p.stem)
 def test_every_other_page_names_its_command(page: Path) -> None:
-    assert re.search(r"`(make mutants|python tools/)", page.read_text())
+    assert re.search(r"`(make mutants|make fuzz|python tools/)", page.read_text())

@@ -18,7 +18,8 @@ def guess(plan: Plan, nfe: int) -> Plan:
 
         w s(i/n) + (1 - w) i/n,   w = max(0, 1 - |log2(n/N)|),   s linear in between,
 
-    so that half or twice as many steps are a plain bump. Network times are shifted by
+    so that half or twice as many steps are a plain bump; all of it is stretched to the first and
+    the last time of the plan. Network times are shifted by
     w N/n of the plan's shift there: shorter steps, smaller shifts. Corrections belong to one
     number of evaluations and are left out.
     """
@@ -46,6 +47,7 @@ def guess(plan: Plan, nfe: int) -> Plan:
     share = min((shares(bump(at, *one), at) for one in TRIED), key=apart)
     warped = torch.lerp(v, looked_up(v, u, looked_up(lam, at, share)), weight)
     there = looked_up(warped, share, at)
+    there = lam[0] + (there - there[0]) * (lam[-1] - lam[0]) / (there[-1] - there[0])
     shift = weight * own / steps * looked_up(v, u, net - lam)
     ends = (schedule.t_min, schedule.t_max)
     times, net_times = (schedule.time_at(x).clamp(*ends) for x in (there, there + shift))

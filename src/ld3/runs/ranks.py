@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from ld3 import errors
-from ld3.errors import EndedElsewhere, Ld3Error, SpecError
+from ld3.errors import EndedElsewhere, Ld3Error, SpecError, one_line
 from ld3.share import Tensors
 
 Item = TypeVar("Item")
@@ -231,7 +231,8 @@ def _watch(store: Any, rank: int, ended: threading.Event) -> None:
 
 
 def _say(rank: int, message: str) -> None:
-    print(f"ld3: rank {rank}: {message}", file=sys.stderr, flush=True)
+    sys.stderr.write(f"ld3: rank {rank}: {one_line(message)}\n")
+    sys.stderr.flush()
 
 
 @contextmanager

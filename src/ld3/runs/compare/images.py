@@ -105,7 +105,9 @@ def _encoded(images: Tensor, numbers: Sequence[int]) -> dict[str, str]:
     }
 
 
-def _shrink(shape: torch.Size, count: int, span: tuple[float, float]) -> Callable[[Tensor], Tensor]:
+def _shrink(
+    shape: torch.Size, count: int, span: tuple[float, float] = (-1.0, 1.0)
+) -> Callable[[Tensor], Tensor]:
     """Makes images small enough for `count` of them to fit on a page, their values in [-1, 1]."""
     channels, height, width = shape
     side = max(16, isqrt(BYTES // (count * channels)))
