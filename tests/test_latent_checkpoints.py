@@ -353,7 +353,12 @@ def test_a_file_by_its_name_alone(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options"), [("ldm", ""), ("ldm-class", "--label 3 --label 5 --guidance 2")]
+    ("kind", "options"),
+    [
+        ("ldm", ""),
+        ("ldm-class", "--label 3 --label 5 --guidance 2"),
+        ("sd", "--prompt rain --guidance 2"),
+    ],
 )
 def test_learn_sample_export_and_compare_by_the_command(
     kind: str, options: str, make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -373,8 +378,12 @@ def test_learn_sample_export_and_compare_by_the_command(
     said = run(f"learn {model} {sizes} --solver euler --out {tmp_path / 'runs'}")
     path = said.split()[-1]
     plan = Plan.load(path)
-    if options:
-        assert plan.model.options == PipelineOptions(classes=(3, 5)) and plan.model.guidance == 2
+    said_of = {
+        "ldm-class": PipelineOptions(classes=(3, 5)),
+        "sd": PipelineOptions(prompts=("rain",)),
+    }
+    assert plan.model.options == said_of.get(kind)
+    assert plan.model.guidance == (2 if options else 1)
     assert ld3.run_sample(plan, [0, 1], "cpu", force=False).shape == (2, 3, 16, 16)
     run(f"export {path} --to diffusers --out {tmp_path / 'diffusers'}")
     assert list((tmp_path / "diffusers").rglob("scheduler_config.json"))
