@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ld3 import EDM, METHODS, Flow, TimeGrid, VPLinear, knots, make_grid, make_schedule
+from ld3 import EDM, METHODS, Flow, TimeGrid, VPLinear, grids, knots, make_grid, make_schedule
 from ld3.errors import PlanError, SpecError
 from ld3.grids import phi_functions
 from ld3.schedules import SCHEDULES
@@ -147,3 +147,13 @@ def test_phi_gradients_are_smooth_through_zero_and_where_the_branches_meet() -> 
         (slope,) = torch.autograd.grad(phi_functions(leaf, 4)[:, k].sum(), leaf)
         wide = (phi_functions(z + 1e-4, 4) - phi_functions(z - 1e-4, 4))[:, k] / 2e-4
         assert (slope - wide).abs().max() < 1e-8
+
+
+def test_sampling_in_inference_mode_first_leaves_gradients_possible() -> None:
+    """Constants that are made once must not belong to inference mode."""
+    grids._series.cache_clear()
+    with torch.inference_mode():
+        grids.phi_functions(torch.tensor([-0.01], dtype=torch.float64), 4)
+    z = torch.tensor([-0.01], dtype=torch.float64, requires_grad=True)
+    grids.phi_functions(z, 4).sum().backward()
+    assert torch.isfinite(z.grad).all()

@@ -143,8 +143,9 @@ def phi_functions(z: Tensor, count: int) -> Tensor:
 def _series(count: int) -> tuple[Tensor, Tensor]:
     """The exponents n (15,) and 1/(n + k)! (15, count)."""
     table = [[1 / math.factorial(n + k) for k in range(1, count + 1)] for n in range(15)]
-    powers = torch.arange(15, dtype=torch.float64, device="cpu")
-    return powers, torch.tensor(table, dtype=torch.float64, device="cpu")
+    with torch.inference_mode(False):  # they serve gradients later on, whoever asks first
+        powers = torch.arange(15, dtype=torch.float64, device="cpu")
+        return powers, torch.tensor(table, dtype=torch.float64, device="cpu")
 
 
 def _float64(values: Sequence[float] | Tensor) -> Tensor:
