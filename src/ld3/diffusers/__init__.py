@@ -9,9 +9,11 @@ network's output o_j says of x0 or, for methods that work on the noise, of the n
     X_{n+1} = r_n X_n + sum_{j <= n} w_nj m_j
 
 so that one short `step` serves all methods, and a pipeline may change X_n between steps, to inpaint
-or in a callback: the step goes on from the state it is given. The network is told the plan's
+or in a callback: the step goes on from the state it is given. The network gets the plan's
 network times, fractions included, in the units diffusers uses: the step index for discrete
 schedules, 1000 t for flows, log(sigma)/4 for EDM networks that diffusers preconditions.
+
+A plan with guidance needs a hook on the network as well, see :mod:`ld3.diffusers.guidance`.
 """
 
 import warnings
@@ -27,18 +29,16 @@ from diffusers.schedulers.scheduling_utils import (
 )
 from torch import Tensor
 
-from ld3.diffusers.noise import (
-    check_alike,
-    check_config,
-    check_like,
-    noise_config,
-    stock_classes,
-)
-from ld3.diffusers.timesteps import distinct, heard, level, network_side, told
+from ld3.diffusers.guidance import GuidanceHook, Mix, guide_by_plan
+from ld3.diffusers.noise import check_alike, check_config, check_like, noise_config, stock_classes
+from ld3.diffusers.timesteps import distinct, heard, network_side, told
 from ld3.errors import PlanError
 from ld3.interpolate import guess
 from ld3.plan import Plan
 from ld3.schedules import EDM, Flow
+from ld3.tool_units import noise_level
+
+__all__ = ["GuidanceHook", "LD3Scheduler", "guide_by_plan"]
 
 
 class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
@@ -63,14 +63,14 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         sigma_data: float | None = None,
     ) -> None:
         if not plans:
-            raise PlanError("LD3Scheduler: got no plan, wanted one; use LD3Scheduler.from_plan")
+            raise PlanError("LD3Scheduler: got no plan, expected one; use LD3Scheduler.from_plan")
         self._plans = [Plan.checked(content, "scheduler config") for content in plans]
         check_alike(self._plans)
         self._schedule = self._plans[0].noise_schedule
         self._prediction = self._plans[0].model.prediction
         if sigma_data is not None and not isinstance(self._schedule, EDM):
             raise PlanError(
-                "LD3Scheduler: got sigma_data for a plan whose noise schedule is not EDM, wanted "
+                "LD3Scheduler: got sigma_data for a plan whose noise schedule is not EDM, expected "
                 "none"
             )
         self.init_noise_sigma = self._schedule.prior_std
@@ -111,7 +111,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         config = {} if config is None else config
         if plans is None and not config.get("plans"):
             raise PlanError(
-                "LD3Scheduler: got the config of another scheduler and no plan, wanted "
+                "LD3Scheduler: got the config of another scheduler and no plan, expected "
                 "LD3Scheduler.from_config(pipe.scheduler.config, plans=[plan])"
             )
         if plans is not None:
@@ -166,17 +166,18 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         """Choose the plan for this number of evaluations; lists only say how many there are."""
         given = sigmas if sigmas is not None else timesteps
         if num_inference_steps is None and given is None:
-            raise PlanError("set_timesteps: got no number of steps, wanted num_inference_steps")
+            raise PlanError("set_timesteps: got no number of steps, expected num_inference_steps")
         count = len(given) if num_inference_steps is None else num_inference_steps  # type: ignore[arg-type]
         plan = self._plan(count)
-        run = plan.increments()
+        run = plan.without_guidance().increments()
         self._ratios, self._weights, self._form = run.ratios, run.weights, run.form
         data = self.config["sigma_data"]
         self._scales, self._reads = network_side(run, self._schedule, self._prediction, data)
+        self.mix, self.guidance, self.mixed = self._mix(plan), plan.model.guidance, -1
         self._times = plan.state_times
         self.num_inference_steps = count
         self.timesteps = distinct(told(self._schedule, run.net_times, data).float()).to(device)
-        self.sigmas = level(self._schedule, self._times).float().to(device)
+        self.sigmas = noise_level(self._schedule, self._times).float().to(device)
         self._begin: int | None = None
         self._answers: list[Tensor] = []
 
@@ -184,7 +185,7 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         """Start in the middle, for image to image."""
         if not 0 <= begin_index < len(self._ratios):
             raise PlanError(
-                f"set_begin_index: got {begin_index}, wanted 0 to {len(self._ratios) - 1}"
+                f"set_begin_index: got {begin_index}, expected 0 to {len(self._ratios) - 1}"
             )
         self._begin = begin_index
         self._answers = []
@@ -221,8 +222,13 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         n = self._next(timestep)
         if n == len(self._ratios):
             raise PlanError(
-                f"step: got a call after the last of {n} steps, wanted set_timesteps before a new "
-                "run"
+                f"step: got a call after the last of {n} steps, expected set_timesteps before a "
+                "new run"
+            )
+        if self.mix is not None and self.mixed != n:
+            raise PlanError(
+                "step: got a plan with guidance in a pipeline without its hook, expected "
+                "ld3.diffusers.guide_by_plan(pipe) first, or plan.without_guidance()"
             )
         dtype = torch.promote_types(sample.dtype, torch.float32)
         x = sample.to(dtype)
@@ -287,8 +293,19 @@ class LD3Scheduler(SchedulerMixin, ConfigMixin):  # type: ignore[misc]
         )
         return other
 
+    def _mix(self, plan: Plan) -> Mix | None:
+        """Guidance of a plan, for the outputs of the network."""
+        if plan.guidance is None:
+            return None
+        x0 = plan.without_guidance().table_for(self._schedule, "x0")
+        run, data = x0.increments("x0", self._schedule), self.config["sigma_data"]
+        _, reads = network_side(run, self._schedule, self._prediction, data)
+        return Mix(plan.guidance.numbers(), tuple(on_out for _, on_out in reads))
+
     def _per_token(self, timesteps: Tensor) -> Tensor:
         """Times (B, T, 1) of the tokens."""
         if not isinstance(self._schedule, Flow):
-            raise PlanError("step: got per_token_timesteps for a plan that is no flow, wanted none")
+            raise PlanError(
+                "step: got per_token_timesteps for a plan that is no flow, expected none"
+            )
         return heard(self._schedule, timesteps)[..., None]

@@ -1,4 +1,4 @@
-"""A plan's noise in the words of diffusers: what stock schedulers read in a config.
+"""A plan's noise as diffusers names it: what stock schedulers read in a config.
 
 A config of `LD3Scheduler` holds, besides the plans, what a stock scheduler must know of the model:
 
@@ -22,6 +22,7 @@ from ld3.errors import PlanError
 from ld3.plan import Plan
 from ld3.predictions import Prediction
 from ld3.schedules import EDM, Discrete, Flow, Schedule
+from ld3.tool_units import flow_shift
 
 PREDICTION_TYPES: dict[str, Prediction] = {
     "epsilon": "eps",
@@ -31,7 +32,6 @@ PREDICTION_TYPES: dict[str, Prediction] = {
     "reverse_flow_prediction": "reverse-flow",  # no stock scheduler takes it
 }
 NONE = "none of diffusers"  # a beta_schedule and a prediction_type that stock schedulers refuse
-FIRST = 0.999  # of a flow, before its shift
 NEAR = 1e-3  # how far two tables of alpha^2 may be apart
 FLOWS = (
     "FlowMatchEulerDiscreteScheduler",
@@ -50,8 +50,7 @@ def noise_config(
     if isinstance(schedule, Discrete):
         return {**predicts, "num_train_timesteps": schedule.steps, **_betas(schedule)}
     if isinstance(schedule, Flow):
-        t = schedule.t_max
-        shift = float(f"{t * (1 - FIRST) / (FIRST * (1 - t)):.9g}")
+        shift = float(f"{flow_shift(schedule):.9g}")
         return {"use_flow_sigmas": True, "flow_shift": shift, "shift": shift, **predicts}
     if isinstance(schedule, EDM):
         ends = {"sigma_min": schedule.t_min, "sigma_max": schedule.t_max, "beta_schedule": NONE}
@@ -127,7 +126,7 @@ def check_like(like: Any, plans: Sequence[Plan]) -> None:
     config = getattr(scheduler, "config", None)
     if config is None:
         raise PlanError(
-            f"LD3Scheduler: like: got {type(like).__name__}, wanted a pipeline or its scheduler"
+            f"LD3Scheduler: like: got {type(like).__name__}, expected a pipeline or its scheduler"
         )
     for plan in plans:
         check_config({"_class_name": type(scheduler).__name__, **config}, plan)
@@ -144,21 +143,21 @@ def check_alike(plans: Sequence[Plan]) -> None:
         ):
             if got != wanted:
                 raise PlanError(
-                    f"LD3Scheduler: got plans with different {what}s ({wanted}, {got}), wanted "
+                    f"LD3Scheduler: got plans with different {what}s ({wanted}, {got}), expected "
                     "plans of one model"
                 )
     counts = [plan.nfe for plan in plans]
     if len(set(counts)) < len(counts):
-        raise PlanError(f"LD3Scheduler: got plans of {counts} evaluations, wanted one of each")
+        raise PlanError(f"LD3Scheduler: got plans of {counts} evaluations, expected one of each")
 
 
 def _check_table(config: Mapping[str, Any], name: str, schedule: Discrete) -> None:
     """alphas_cumprod as a stock scheduler makes them, against the plan's."""
-    from diffusers import DDIMScheduler
+    from diffusers import CogVideoXDDIMScheduler, DDIMScheduler
 
-    make = cast(Any, DDIMScheduler)
+    make = cast(Any, CogVideoXDDIMScheduler if "snr_shift_scale" in config else DDIMScheduler)
     keys = ["num_train_timesteps", "beta_start", "beta_end", "beta_schedule", "trained_betas"]
-    keys.append("rescale_betas_zero_snr")
+    keys += ["rescale_betas_zero_snr", "snr_shift_scale"]
     try:
         theirs = make(**{key: config[key] for key in keys if key in config}).alphas_cumprod
     except NotImplementedError:
@@ -169,6 +168,8 @@ def _check_table(config: Mapping[str, Any], name: str, schedule: Discrete) -> No
     apart = (theirs[: len(ours)].double() - ours).abs() / ours.clamp(min=NEAR)
     if apart.max().item() > NEAR:
         rescaled = ", rescale_betas_zero_snr" if config.get("rescale_betas_zero_snr") else ""
+        if config.get("snr_shift_scale", 1.0) != 1.0:
+            rescaled += f", snr_shift_scale {config['snr_shift_scale']}"
         raise _other(
             name,
             f"betas {config.get('beta_start')} to {config.get('beta_end')} "
@@ -189,6 +190,6 @@ def _said(plan: Plan) -> str:
 
 def _other(name: str, got: str, wanted: str) -> PlanError:
     return PlanError(
-        f"LD3Scheduler: got {name} with {got}, wanted {wanted}: the plan was learned for another "
+        f"LD3Scheduler: got {name} with {got}, expected {wanted}: the plan was learned for another "
         "model; learn one for this model"
     )

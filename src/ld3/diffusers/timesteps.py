@@ -1,6 +1,6 @@
-"""Timesteps of diffusers: what a network is told, and what its output says.
+"""Timesteps of diffusers: what a network gets, and what its output says.
 
-A network is told the step index for discrete schedules, 1000 t for flows, log(sigma)/4 where
+A network gets the step index for discrete schedules, 1000 t for flows, log(sigma)/4 where
 diffusers preconditions it. Of its output o at state x a plan reads m = a x + b o.
 """
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from ld3.predictions import Prediction, from_x0, to_x0
-from ld3.schedules import Discrete, Flow, Schedule, in_network_units
+from ld3.schedules import Schedule, in_network_units
 from ld3.table import Increments
+from ld3.tool_units import from_network_units
 
 
 def told(schedule: Schedule, t: Tensor, sigma_data: float | None = None) -> Tensor:
@@ -21,16 +22,7 @@ def heard(schedule: Schedule, timesteps: Tensor, sigma_data: float | None = None
     """The times behind timesteps: the inverse of :func:`told`."""
     if sigma_data is not None:
         return torch.exp(4 * timesteps)
-    if isinstance(schedule, Discrete):
-        return (timesteps + 1) / schedule.steps
-    return timesteps / 1000 if isinstance(schedule, Flow) else timesteps
-
-
-def level(schedule: Schedule, t: Tensor) -> Tensor:
-    """What diffusers calls sigma: sigma on the flow path, else sigma / alpha."""
-    return (
-        schedule.log_sigma(t).exp() if isinstance(schedule, Flow) else torch.exp(-schedule.lam(t))
-    )
+    return from_network_units(schedule, timesteps)
 
 
 def distinct(timesteps: Tensor) -> Tensor:
