@@ -18,13 +18,17 @@ from ld3.models import FunctionModel, Model, bind, is_latent
 from ld3.problem import Problem, Student
 from ld3.sampling import trajectory
 from ld3.schedules import Schedule
-from ld3.searches.ays import AYS, Bound, Moments, descent, measure_moments
+from ld3.searches.adam import Adam
+from ld3.searches.ays import AYS, PATIENCE, Bound, Moments, descent, measure_moments
 from ld3.searches.ddss import DDSS, features, kernel_distance
 from ld3.searches.dmn import DMN, error_bound, lowest_bound
-from ld3.searches.gits import GITS, cheapest_path, jump_costs
+from ld3.searches.gits import COEFFICIENTS, GITS, cheapest_path, jump_costs
+from ld3.searches.gs import GS, StickBreaking
 from ld3.searches.oss import OSS
 from ld3.searches.registry import SEARCHES, Found, find
 from ld3.searches.trajectories import fine_trajectory, some
+from ld3.searches.validation import Validation
+from ld3.table import TunedSolver
 from ld3.zoo.toy import gaussian, image_mixture, mixture
 from learning_toys import STD, counted, exact_pairs, solved_pairs
 
@@ -122,7 +126,7 @@ def test_searches_do_not_depend_on_the_batch(name: str) -> None:
     assert torch.allclose(found.tuned.grid.times, whole.tuned.grid.times, rtol=1e-3)
     assert found.curve == pytest.approx(whole.curve, rel=1e-3)
     assert found.evaluations == whole.evaluations
-    if not name.startswith("ddss"):  # gradients need a batch of their own
+    if name not in ("ddss", "ddss-ggdm", "gs"):  # gradients need a batch of their own
         assert max(count.batches, default=0) <= 2
 
 
@@ -134,7 +138,12 @@ def test_settings_are_those_of_the_documentation() -> None:
     assert OSS() == OSS(points=61, samples=8)
     assert DDSS() == DDSS(False, "logsnr", 60, batch=8, rate_times=0.05, rate_coefficients=0.005)
     assert SEARCHES["ays-kl"] == AYS("kl")
+    assert SEARCHES["ays-early"] == AYS("kl", 192, 16, "edm", 200, 1e-4, early=True)
+    assert SEARCHES["gits-tuned"] == GITS("dev", None, points=61, samples=256)
+    assert COEFFICIENTS == (0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2)
+    assert PATIENCE == 5
     assert SEARCHES["ddss-ggdm"] == DDSS(coefficients=True)
+    assert GS() == GS(iterations=300, batch=8, rate=0.005)
 
 
 def test_unknown_methods_are_one_line() -> None:
@@ -145,7 +154,7 @@ def test_unknown_methods_are_one_line() -> None:
         lambda: AYS(weight="sde"),  # type: ignore[arg-type]
         lambda: DMN(start="x"),  # type: ignore[arg-type]
     ):
-        with pytest.raises(SpecError, match=r"got .*, wanted"):
+        with pytest.raises(SpecError, match=r"got .*, expected"):
             wrong()
 
 
@@ -300,6 +309,64 @@ def test_costs_of_jumps_are_those_of_single_steps(kind: str) -> None:
     assert bool(torch.isinf(costs[torch.ones(7, 7).tril().bool()]).all())
 
 
+@pytest.mark.parametrize("method", ["dpmpp", "ipndm"])
+def test_gits_without_a_coefficient_takes_the_best_of_all(method: str) -> None:
+    """Each coefficient by itself, scored on the validation pairs with the solver; costs add up."""
+    problem = problem_of(modes(EDM()), 4, method, train=9, valid=7)
+    student, losses = Student(problem), {}
+    for g in COEFFICIENTS:
+        grid = GITS(coefficient=g)(problem, 0, quiet).tuned
+        times = tuple(grid.grid.times.tolist())
+        if times not in losses:
+            losses[times] = student.mean_loss(grid.table(EDM()))
+    found = find("gits-tuned", problem)
+    assert len(losses) > 2
+    assert tuple(found.tuned.grid.times.tolist()) == min(losses, key=lambda times: losses[times])
+    assert found.curve == pytest.approx(list(losses.values()))
+    assert found.evaluations == 60 * 9 + student.evaluations
+
+
+def test_the_coefficient_of_gits_on_a_matrix_by_hand() -> None:
+    """Five points and three jumps, where g = 1 and g = 2 disagree.
+
+    Paths 0-1-2-4, 0-1-3-4, 0-2-3-4 cost 1 + 5g + 4g^2, 1 + 6.5g + 3g^2 and 7 + 2g + 3g^2: that is
+    10, 10.5, 12 at g = 1 and 27, 26, 23 at g = 2.
+    """
+    inf = math.inf
+    costs = torch.tensor(
+        [
+            [inf, 1.0, 7.0, 9.0, 99.0],
+            [inf, inf, 5.0, 6.5, 99.0],
+            [inf, inf, inf, 2.0, 4.0],
+            [inf, inf, inf, inf, 3.0],
+            [inf, inf, inf, inf, inf],
+        ],
+        dtype=torch.float64,
+    )
+    assert cheapest_path(costs, 3, 1.0) == ([0, 1, 2, 4], 10.0)
+    assert cheapest_path(costs, 3, 2.0) == ([0, 2, 3, 4], 23.0)
+
+
+def test_trials_end_when_grids_get_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With patience, after so many in a row that are not better than the best so far."""
+    problem = toy("edm", 4)
+    grid = make_grid("edm", EDM(), 4)
+    for patience, tried, best in ((0, 7, 6), (1, 3, 1), (2, 6, 3), (9, 7, 6)):
+        values = iter([5.0, 4.0, 4.5, 3.0, 3.1, 3.0, 1.0])
+        monkeypatch.setattr(Student, "mean_loss", lambda *_, values=values: next(values))
+        validation = Validation(problem)
+        assert validation.best([grid] * 7, patience) == best
+        assert len(validation.losses) == tried
+
+
+def test_grids_with_samples_that_are_not_finite_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([math.nan, 2.0, math.inf])
+    monkeypatch.setattr(Student, "mean_loss", lambda *_: next(values))
+    validation, grid = Validation(toy("edm", 4)), make_grid("edm", EDM(), 4)
+    assert validation.best([grid] * 3) == 1
+    assert validation.found(grid, 3).curve == (2.0,)
+
+
 @pytest.mark.parametrize("method", ["euler", "dpmpp"])
 def test_searches_beat_even_steps_on_pictures(method: str) -> None:
     """Gaussians have straight paths and no use for GITS; mixtures in many dimensions do."""
@@ -424,6 +491,50 @@ def test_the_published_bound_of_ays_is_minimal_too() -> None:
             other[i] *= factor
             if bool((other.diff() < 0).all()):
                 assert klub(times) < klub(other)
+
+
+@pytest.mark.parametrize("steps", [4, 10])
+def test_early_stopping_takes_the_round_with_the_best_samples(steps: int) -> None:
+    """Rounds of the published bound from the `edm` grid, interpolated and scored one by one."""
+    problem = problem_of(modes(EDM()), steps, "unipc", train=8, valid=6)
+    times = HANDMADE["logsnr"](EDM(), 192).times
+    moments = measure_moments(problem, times, 16, 0, quiet)
+    bound = Bound.of(EDM().lam(times), moments, "kl")
+    rounds = descent(bound, EDM().lam(HANDMADE["edm"](EDM(), 10).times), 200, 1e-4)
+    student, losses, tried = Student(problem), [], []
+    share = torch.linspace(0, 10, steps + 1).double()
+    for lam in rounds:
+        below = share.floor().long().clamp(max=9)
+        inner = torch.exp(-torch.lerp(lam[below], lam[below + 1], share - below))
+        tried.append(torch.cat([times[:1], inner[1:-1], times[-1:]]))
+        tuned = TunedSolver(problem.solver, TimeGrid.of(tried[-1]))
+        losses.append(student.mean_loss(tuned.table(EDM())))
+        if len(losses) - losses.index(min(losses)) > PATIENCE:
+            break
+    found = find("ays-early", problem)
+    assert len(losses) < len(rounds)  # it did stop early
+    assert found.curve == pytest.approx(losses)
+    assert torch.allclose(found.tuned.grid.times, tried[losses.index(min(losses))])
+    assert found.evaluations == moments.evaluations + student.evaluations
+    start = make_grid("edm", EDM(), 10).times if steps == 10 else None
+    assert start is None or torch.allclose(tried[0], start)
+
+
+def test_early_stopping_moves_new_midpoints_only() -> None:
+    """20 steps are those of the round that was taken and the best points between them."""
+    problem = problem_of(modes(EDM()), 20, train=8, valid=6)
+    times = HANDMADE["logsnr"](EDM(), 192).times
+    moments = measure_moments(problem, times, 16, 0, quiet)
+    bound = Bound.of(EDM().lam(times), moments, "kl")
+    rounds = descent(bound, EDM().lam(HANDMADE["edm"](EDM(), 10).times), 200, 1e-4)
+    lam = EDM().lam(find("ays-early", problem).tuned.grid.times)
+    gaps = [float((lam[::2] - grid).abs().max()) for grid in rounds]
+    assert min(gaps) < 1e-9
+    for i in range(1, 20, 2):
+        here = bound(lam[i - 1], lam[i]) + bound(lam[i], lam[i + 1])
+        for part in (0.25, 0.5, 0.75):
+            other = torch.lerp(lam[i - 1], lam[i + 1], part)
+            assert here <= bound(lam[i - 1], other) + bound(other, lam[i + 1]) + 1e-12
 
 
 def test_ays_takes_latents_from_the_teacher() -> None:
@@ -556,3 +667,85 @@ def test_ddss_brings_the_sets_together(coefficients: bool) -> None:
     found = search(problem, 0, quiet)
     assert sum(found.curve[-5:]) < 0.5 * sum(found.curve[:5])
     assert (found.tuned.corrections is not None) == coefficients
+
+
+def test_stick_breaking_by_hand() -> None:
+    """lam from -4 to 4: three quarters, then half of them, then a third are left."""
+    schedule = EDM(math.exp(-4), math.exp(4))
+    sticks = StickBreaking(schedule, 4, window=math.inf)
+    theta = torch.logit(torch.tensor([0.75, 0.5, 1 / 3, 0.9]).double())
+    lam = schedule.lam(sticks.grid(theta, torch.zeros(3).double()).times)
+    assert torch.allclose(lam, torch.tensor([-4.0, -2.0, 1.0, 3.0, 4.0]).double())
+    back = sticks.logits(sticks.grid(theta, torch.zeros(3).double()))
+    assert torch.allclose(back[:3], theta[:3])
+    far = sticks.grid(theta, torch.tensor([0.0, 2.5, 0.0]).double())  # no bound on network times
+    assert float(schedule.lam(far.net_times[2])) == pytest.approx(3.5)
+
+
+def test_the_first_step_of_gs_by_hand() -> None:
+    """From even steps in the time of a VP schedule, Adam moves each number by the rate."""
+    problem = problem_of(gaussian([1.0, -1.0], [0.5, 0.2]), 3, "euler", train=12)
+    found = GS(iterations=1, batch=12, rate=1e-4)(problem, 0, quiet)
+    start = make_grid("vp-uniform", EDM(), 3)
+    sticks = StickBreaking(EDM(), 3, window=math.inf)
+    moved = sticks.logits(found.tuned.grid) - sticks.logits(start)
+    kept = 1 / 10  # of the start, in the moving average after one step
+    assert torch.allclose(moved[:2].abs(), torch.full((2,), (1 - kept) * 1e-4).double(), rtol=1e-3)
+    assert found.tuned.corrections is not None
+    noise_column = found.tuned.corrections[:, 0]
+    assert bool((noise_column.abs() > 0).all())  # the noise's weights are free, too
+    student = Student(problem)
+    before = TunedSolver(problem.solver, start).table(EDM())
+    losses = student.losses("train", torch.arange(12), before)
+    assert found.curve[0] == pytest.approx(float(losses.mean()), rel=1e-6)
+
+
+def test_gs_learns() -> None:
+    problem = problem_of(gaussian([1.0, -1.0], [0.5, 0.2]), 4, "euler", train=24)
+    found = GS(iterations=150, batch=12, rate=0.02)(problem, 0, quiet)
+    assert sum(found.curve[-5:]) < 0.3 * sum(found.curve[:5])
+
+
+class Vectors:
+    """Parameters whose table is the vector itself."""
+
+    def table(self, values: dict[str, Tensor], steps: int) -> Tensor:
+        return values["a"]
+
+    def tuned(self, values: dict[str, Tensor], steps: int) -> Tensor:
+        return values["a"]
+
+
+def test_adam_of_the_searches_by_hand() -> None:
+    """Three steps written out: moments 0.9 and 0.99, slopes cut at a norm of 1, rates along half a
+    cosine, and a moving average that follows quickly at first."""
+    slopes = torch.tensor([[3.0, 4.0], [0.0, 0.5], [-0.6, 0.0]]).double()
+    left = iter(slopes)
+
+    def loss(student: Student, index: Tensor, table: Tensor) -> Tensor:
+        return (table * next(left)).sum()
+
+    start = {"a": torch.zeros(2).double()}
+    adam = Adam("test", {"a": 0.1}, iterations=3, batch=2, clip=1.0, average=0.98)
+    found = adam(toy("edm", 4), Vectors(), start, loss, 0, quiet)  # type: ignore[arg-type]
+    theta, mean, m, v = (torch.zeros(2).double() for _ in range(4))
+    for n, slope in enumerate([slopes[0] / 5, slopes[1], slopes[2]]):
+        m, v = 0.9 * m + 0.1 * slope, 0.99 * v + 0.01 * slope**2
+        move = (m / (1 - 0.9 ** (n + 1))) / ((v / (1 - 0.99 ** (n + 1))).sqrt() + 1e-8)
+        theta = theta - 0.1 * (1 + math.cos(math.pi * n / 3)) / 2 * move
+        kept = (n + 1) / (n + 10)
+        mean = kept * mean + (1 - kept) * theta
+    assert torch.allclose(found.tuned, mean, rtol=1e-5)  # type: ignore[arg-type]
+    assert bool((start["a"] == 0).all())
+
+
+def test_gs_asks_for_clipped_slopes_and_an_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Adam] = []
+
+    def record(self: Adam, *_: object) -> None:
+        asked.append(self)
+
+    monkeypatch.setattr(Adam, "__call__", record)
+    GS()(toy("edm", 4), 0, quiet)
+    rates = dict.fromkeys(("times", "net", "coefficients"), 0.005)
+    assert asked == [Adam("gs", rates, 300, 8, clip=1.0, average=0.98)]

@@ -38,6 +38,6 @@ def read_bump(name: str) -> Handmade:
             raise ValueError
     except ValueError:
         raise SpecError(
-            f"method: got {name!r}, wanted bump:CENTRE:WIDTH in lam, such as bump:0:3.5"
+            f"method: got {name!r}, expected bump:CENTRE:WIDTH in lam, such as bump:0:3.5"
         ) from None
     return bump(centre, width)

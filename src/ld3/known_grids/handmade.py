@@ -31,7 +31,7 @@ class Handmade:
 
     def __call__(self, schedule: Schedule, steps: int) -> TimeGrid:
         if steps < 1:
-            raise SpecError(f"steps: got {steps}, wanted at least 1")
+            raise SpecError(f"steps: got {steps}, expected at least 1")
         u = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")
         first, last = ends(schedule).chunk(2)
         return TimeGrid.of(torch.cat([first, self.place(schedule, u[1:-1]), last]))  # exact ends
@@ -75,7 +75,7 @@ RHO = 7.0  # Karras et al. 2022
 
 HANDMADE: dict[str, Handmade] = {
     "uniform": Handmade(
-        "t", "even in t; for EDM that is sigma", _in_time(lambda t: t, lambda v: v)
+        "t", "the simplest; for EDM that is sigma", _in_time(lambda t: t, lambda v: v)
     ),
     "quadratic": Handmade(
         "sqrt(t)", "DPM-Solver's and DMN's quadratic", _in_time(torch.sqrt, torch.square)
@@ -88,7 +88,7 @@ HANDMADE: dict[str, Handmade] = {
     "logsnr": Handmade("lam", "DPM-Solver's logSNR", _in_lam(lambda lam: lam, lambda v: v)),
     "cosine": Handmade(
         "arctan(s)",
-        "the time of the cosine schedule; the tangent law for unit data",
+        "the time of the cosine schedule",
         _in_lam(lambda lam: torch.atan(torch.exp(-lam)), lambda v: -torch.log(torch.tan(v))),
     ),
     "vp-uniform": Handmade(

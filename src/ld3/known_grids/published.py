@@ -6,6 +6,7 @@ stretched to fit, so that any schedule can start from the shape of any table.
 """
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -85,10 +86,7 @@ def _place(tables: Tables, schedule: Schedule, u: Tensor) -> Tensor:
     return schedule.time_at(first + (last - first) * linear(share, u))
 
 
-def _published(source: str, tables: Tables) -> Handmade:
-    return Handmade("a table of s", source, lambda schedule, u: _place(tables, schedule, u))
-
-
 PUBLISHED: dict[str, Handmade] = {
-    name: _published(source, tables) for name, (source, tables) in _TABLES.items()
+    name: Handmade("a table of s", source, partial(_place, tables))
+    for name, (source, tables) in _TABLES.items()
 }

@@ -10,7 +10,7 @@ by the sum over steps of
     ode   w = 2 / (s + b) |x_b| / |x_s|     ours: |x_s|^2 = c^2 + s^2 with c^2 the data's variance
 
 For Gaussian data and s = c tan(angle), `ode` gives F = 2 c^2 (1 - cos(angle between a and b)), the
-error of a step of Euler. Its best grid is then the tangent law, which the paper derives for the
+error of a step of Euler. Its best grid is then even in the angle, which the paper derives for the
 ODE. The best grid of `kl` differs: for many steps it is even in log sin(angle), so that it keeps
 halving s down to the end. ODE solvers are poor on it.
 
@@ -19,10 +19,15 @@ is evaluated once per level; the search needs no more evaluations. It moves one 
 the best place between its neighbours, until a round over all times lowers the bound by less than
 `gain`. It starts with 10 steps and inserts midpoints in log s for 20 and 40. Other step counts are
 interpolated.
+
+The lowest bound is not the best grid, and the paper says so: its first stage, from the `edm` grid,
+ends when samples get worse, and later stages move the new midpoints only. `early` does this: the
+round of the first stage is taken whose samples are nearest to the teacher's on the validation
+pairs, with the solver and the steps of the problem.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -35,11 +40,14 @@ from ld3.models import bind, is_latent, take
 from ld3.problem import Problem, chunks
 from ld3.searches.protocol import Found, Need, Report
 from ld3.searches.trajectories import fine_trajectory, some
+from ld3.searches.validation import Validation
 from ld3.solvers import make_solver
 from ld3.table import TunedSolver
 
+LOOKS: frozenset[Need] = frozenset({"model", "pairs"})
 STAGES = (10, 20, 40)
 TEACHER = 20  # steps of UniPC-3 for the data of latent models
+PATIENCE = 5  # rounds without a better sample, after which `early` stops
 PLACES = 64  # tried for a time between its neighbours, and again around the best of them
 
 
@@ -47,24 +55,28 @@ PLACES = 64  # tried for a time between its neighbours, and again around the bes
 class AYS:
     """The bound of a frozen denoiser, one time at a time."""
 
-    needs: ClassVar[frozenset[Need]] = frozenset({"model", "pairs"})
-
     weight: Literal["ode", "kl"] = "ode"
     levels: int = 192  # at which the network is evaluated
     samples: int = 16
     start: str = "logsnr"
     rounds: int = 200  # at most, a stage
     gain: float = 1e-4  # stop when a round lowers the bound by less than this share
+    early: bool = False  # stop at the round with the best samples
 
     def __post_init__(self) -> None:
         if self.weight not in ("kl", "ode"):
-            raise SpecError(f"weight: got {self.weight!r}, wanted kl or ode")
+            raise SpecError(f"weight: got {self.weight!r}, expected kl or ode")
 
     @property
     def source(self) -> str:
+        name = "AYS (Sabour et al. 2024), weighted for the ODE"
         if self.weight == "kl":
-            return "AYS (Sabour et al. 2024): the KL bound of the SDE as published"
-        return "AYS (Sabour et al. 2024), weighted for the ODE"
+            name = "AYS (Sabour et al. 2024): the KL bound of the SDE as published"
+        return f"{name}, with early stopping" if self.early else name
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return LOOKS | {"solver"} if self.early else LOOKS
 
     def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         schedule, steps = problem.model.schedule, problem.steps
@@ -72,18 +84,37 @@ class AYS:
         moments = measure_moments(problem, times, self.samples, seed, progress)
         bound = Bound.of(schedule.lam(times), moments, self.weight)
         lam = schedule.lam(HANDMADE[self.start](schedule, STAGES[0]).times)
+        u = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")[1:-1]
+
+        def grid_of(lam: Tensor) -> TimeGrid:
+            inner = schedule.time_at(linear(lam, u))
+            return TimeGrid.of(torch.cat([times[:1], inner, times[-1:]]))
+
+        if self.early:
+            rounds = descent(bound, lam, self.rounds, self.gain)
+            validation = Validation(problem)
+            lam = rounds[validation.best(map(grid_of, rounds), PATIENCE)]
+            for stage in _stages(steps)[1:]:
+                lam = descent(bound, _refined(lam, stage), self.rounds, self.gain, every=2)[-1]
+            return validation.found(grid_of(lam), moments.evaluations)
         curve: list[float] = []
-        for stage in STAGES:
-            lam = linear(lam, torch.linspace(0, 1, stage + 1, dtype=torch.float64, device="cpu"))
-            grids = descent(bound, lam, self.rounds, self.gain)
+        for stage in _stages(steps):
+            grids = descent(bound, _refined(lam, stage), self.rounds, self.gain)
             curve += [float(bound(grid[:-1], grid[1:]).sum()) for grid in grids]
             lam = grids[-1]
-            if stage >= steps:
-                break
-        u = torch.linspace(0, 1, steps + 1, dtype=torch.float64, device="cpu")[1:-1]
-        inner = schedule.time_at(linear(lam, u))
-        grid = TimeGrid.of(torch.cat([times[:1], inner, times[-1:]]))
-        return Found(TunedSolver(problem.solver, grid), moments.evaluations, tuple(curve))
+        tuned = TunedSolver(problem.solver, grid_of(lam))
+        return Found(tuned, moments.evaluations, tuple(curve))
+
+
+def _stages(steps: int) -> tuple[int, ...]:
+    """Those that a number of steps needs."""
+    enough = [stage for stage in STAGES if stage >= steps]
+    return tuple(stage for stage in STAGES if not enough or stage <= enough[0])
+
+
+def _refined(lam: Tensor, stage: int) -> Tensor:
+    """The same grid with that many steps: midpoints are added."""
+    return linear(lam, torch.linspace(0, 1, stage + 1, dtype=torch.float64, device="cpu"))
 
 
 @dataclass(frozen=True)
@@ -180,14 +211,17 @@ class Bound:
         return left, x - left
 
 
-def descent(bound: Bound, lam: Tensor, rounds: int, gain: float) -> list[Tensor]:
-    """The grid after each round of moving one time at a time; only its two steps change."""
+def descent(bound: Bound, lam: Tensor, rounds: int, gain: float, every: int = 1) -> list[Tensor]:
+    """The grid after each round of moving one time at a time; only its two steps change.
+
+    With `every` 2, the first, third, .. inner times move and the others stay.
+    """
     after = [lam]
     share = torch.linspace(0, 1, PLACES + 1, dtype=torch.float64, device="cpu")
     last = float(bound(lam[:-1], lam[1:]).sum())
     for _ in range(rounds):
         lam = after[-1].clone()
-        for i in range(1, len(lam) - 1):
+        for i in range(1, len(lam) - 1, every):
             low, high = lam[i - 1], lam[i + 1]
             margin = (high - low) / PLACES
             low, high = low + margin, high - margin

@@ -14,7 +14,6 @@ of samplers (GGDM), which has a free weight for every earlier answer. GGDM's noi
 not used: samples are those of an ODE solver.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,12 +21,13 @@ import torch
 from torch import Tensor
 
 from ld3.distances import Distance, FeatureDistance
-from ld3.errors import ModelError
 from ld3.known_grids.handmade import HANDMADE
 from ld3.metrics.kernel import polynomial
 from ld3.parameters import GridParameters, SolverParameters
 from ld3.problem import Problem, Student
+from ld3.searches.adam import Adam
 from ld3.searches.protocol import Found, Need, Report
+from ld3.table import Table
 
 
 @dataclass(frozen=True)
@@ -53,33 +53,18 @@ class DDSS:
         learned = ("times", "coefficients") if self.coefficients else ("times",)
         parameters = SolverParameters(problem.solver, GridParameters(schedule, steps), learned)
         values = parameters.start_values(HANDMADE[self.start](schedule, steps))
-        leaves = {name: values[name].requires_grad_() for name in learned}
-        rates = {"times": self.rate_times, "coefficients": self.rate_coefficients}
-        adam = torch.optim.Adam([{"params": [leaves[name]]} for name in learned], betas=(0.9, 0.99))
-        student, count = Student(problem), len(problem.train)
         given = features(problem.distance, problem.train.target)
         unit = given.square().mean().sqrt().clamp_min(1e-12)
-        generator = torch.Generator(device="cpu").manual_seed(seed)
-        curve: list[float] = []
-        for number in range(self.iterations):
-            index = torch.randperm(count, generator=generator, device="cpu")[: self.batch]
-            x, _ = student.sample("train", index, parameters.table(values, steps))
+
+        def loss(student: Student, index: Tensor, table: Table) -> Tensor:
+            x, _ = student.sample("train", index, table)
             made = features(problem.distance, problem.model.decode(x))
-            loss = kernel_distance(made / unit, given / unit)
-            slopes = torch.autograd.grad(loss, list(leaves.values()))
-            curve.append(loss.item())
-            if not all(bool(torch.isfinite(slope).all()) for slope in slopes):
-                raise ModelError(
-                    f"ddss: got a slope that is not finite at iteration {number + 1}, wanted "
-                    "finite; try a smaller rate or another start"
-                )
-            factor = 0.5 * (1 + math.cos(math.pi * number / self.iterations))
-            for name, slope, group in zip(learned, slopes, adam.param_groups, strict=True):
-                leaves[name].grad, group["lr"] = slope, factor * rates[name]
-            adam.step()
-            progress(number + 1, self.iterations)
-        final = {name: value.detach() for name, value in values.items()}
-        return Found(parameters.tuned(final, steps), student.evaluations, tuple(curve))
+            return kernel_distance(made / unit, given / unit)
+
+        rates = {"times": self.rate_times, "coefficients": self.rate_coefficients}
+        own = {name: rates[name] for name in learned}
+        adam = Adam("ddss", own, self.iterations, self.batch)
+        return adam(problem, parameters, values, loss, seed, progress)
 
 
 def features(distance: Distance, samples: Tensor) -> Tensor:

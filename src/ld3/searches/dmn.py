@@ -115,7 +115,7 @@ class DMN:
 
     def __post_init__(self) -> None:
         if self.start not in STARTS:
-            raise SpecError(f"start: got {self.start!r}, wanted lam, t or both")
+            raise SpecError(f"start: got {self.start!r}, expected lam, t or both")
 
     def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
         schedule, steps = problem.model.schedule, problem.steps

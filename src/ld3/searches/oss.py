@@ -18,10 +18,10 @@ from torch import Tensor
 
 from ld3.grids import TimeGrid
 from ld3.models import bind, take
-from ld3.problem import Problem, chunks
+from ld3.problem import Problem
 from ld3.searches.protocol import Found, Need, Report
-from ld3.searches.trajectories import Fine, euler_jump, fine_trajectory, some
-from ld3.solvers import Denoise, make_solver
+from ld3.searches.trajectories import Fine, euler_jump, fine_walks
+from ld3.solvers import Denoise
 from ld3.table import TunedSolver
 
 
@@ -36,11 +36,8 @@ class OSS:
     samples: int = 8
 
     def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
-        index = some(problem, self.samples)
-        fine_steps = max(self.points - 1, 3 * problem.steps)
         paths, missed, spent = [], [], 0
-        for part in chunks(len(index), problem.batch):
-            walk = fine_trajectory(problem, part, make_solver("ipndm", 4), "edm", fine_steps)
+        for part, walk in fine_walks(problem, self.samples, self.points):
             denoise = bind(problem.model, take(problem.train.cond, part), guidance=problem.guidance)
             found, miss, calls = best_paths(problem, walk, denoise, problem.steps, progress)
             paths.append(found)
@@ -48,7 +45,7 @@ class OSS:
             spent += walk.evaluations + calls * len(part)
         middle = torch.cat(paths).median(dim=0).values
         tuned = TunedSolver(problem.solver, TimeGrid.of(walk.grid.times[middle]))
-        curve = torch.stack(missed).sum(0) / len(index)
+        curve = torch.stack(missed).sum(0) / sum(map(len, paths))
         return Found(tuned, spent, tuple(curve.tolist()))
 
 

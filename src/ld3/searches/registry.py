@@ -7,6 +7,7 @@ from ld3.searches.ays import AYS
 from ld3.searches.ddss import DDSS
 from ld3.searches.dmn import DMN
 from ld3.searches.gits import GITS
+from ld3.searches.gs import GS
 from ld3.searches.oss import OSS
 from ld3.searches.protocol import Found, Need, Report, Search, silent
 from ld3.table import TunedSolver
@@ -16,11 +17,14 @@ __all__ = ["SEARCHES", "Found", "Need", "Report", "Search", "find"]
 SEARCHES: dict[str, Search] = {
     "dmn": DMN(),
     "gits": GITS(),
+    "gits-tuned": GITS(coefficient=None),
     "ays": AYS(),
     "ays-kl": AYS(weight="kl"),
+    "ays-early": AYS(weight="kl", start="edm", early=True),
     "oss": OSS(),
     "ddss": DDSS(),
     "ddss-ggdm": DDSS(coefficients=True),
+    "gs": GS(),
 }
 
 

@@ -4,6 +4,7 @@ In variance exploding coordinates xbar = x / alpha, s = sigma / alpha, where a s
 from i to j is xbar_i + (s_j - s_i) eps_i, whatever the schedule and the prediction.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,9 +14,9 @@ from ld3.errors import SpecError
 from ld3.grids import TimeGrid, knots
 from ld3.known_grids.handmade import HANDMADE
 from ld3.models import bind, take
-from ld3.problem import Problem
+from ld3.problem import Problem, chunks
 from ld3.sampling import trajectory
-from ld3.solvers import Solver
+from ld3.solvers import Solver, make_solver
 from ld3.spaces import space_of
 
 
@@ -57,6 +58,14 @@ def fine_trajectory(problem: Problem, index: Tensor, solver: Solver, grid: str, 
     s = torch.stack(k.ratio).to(states.device, states.dtype)
     eps = (states[:-1] - torch.stack(answers)) / _beside(s[:-1], states)
     return Fine(times, s, states, eps)
+
+
+def fine_walks(problem: Problem, samples: int, points: int) -> Iterator[tuple[Tensor, Fine]]:
+    """iPNDM-4 on that many points of an EDM grid, or three a step: indices of training pairs, at
+    most `samples` in all, and their trajectories."""
+    steps, solver = max(points - 1, 3 * problem.steps), make_solver("ipndm", 4)
+    for part in chunks(len(some(problem, samples)), problem.batch):
+        yield part, fine_trajectory(problem, part, solver, "edm", steps)
 
 
 def euler_jump(state: Tensor, eps: Tensor, s: Tensor, to: Tensor) -> Tensor:
