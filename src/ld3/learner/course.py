@@ -13,12 +13,13 @@ from ld3.problem import Problem, Student
 
 @dataclass(frozen=True)
 class Course:
-    """What is learned, and where learning begins."""
+    """Problems, the parameters they share, and their values at the start."""
 
     problems: tuple[Problem, ...]
     parameters: Parameters
     start: Values
     evaluations: int = 0  # spent on finding the start
+    passes: int = 0
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,7 @@ def make_tasks(problems: Sequence[Problem]) -> list[Task]:
     return tasks
 
 
-def prepare(tasks: Iterable[Task]) -> None:
-    """Evaluate what hard forcing needs once; students that did so are left alone."""
-    for task in tasks:
-        task.student.prepare()
-
-
-def evaluations(tasks: Iterable[Task]) -> int:
-    """Total cost of the students so far."""
-    return sum(student.evaluations for student in {task.student for task in tasks})
+def cost(tasks: Iterable[Task]) -> tuple[int, int]:
+    """Evaluations of the students so far, and passes: with guidance, most evaluations are two."""
+    students = {task.student for task in tasks}
+    return sum(s.evaluations for s in students), sum(s.passes for s in students)

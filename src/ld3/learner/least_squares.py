@@ -12,6 +12,7 @@ For networks that ripple in time (those with a secant) h_i is WIDE times as long
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -68,7 +69,7 @@ def normal_equations(
         base = residual(x, part)
         rows = torch.empty(len(theta), base.numel(), device=base.device)  # J (P, B F)
         for i, (probe, other_table) in enumerate(zip(probes, changed, strict=True)):
-            known = answers[: max(1, _unchanged(table, other_table))]
+            known = answers[: table.before(max(1, _unchanged(table, other_table)))]
             moved, _ = student.sample("train", part, other_table, known=known)
             rows[i] = ((residual(moved, part) - base) / probe).flatten()
         return {
@@ -78,16 +79,12 @@ def normal_equations(
             "samples": x,
         }
 
-    student.known("train")
-    curvature = torch.zeros(len(theta), len(theta), dtype=torch.float64, device="cpu")
-    slope, square, samples = torch.zeros_like(theta), 0.0, []
-    for made in student.shared(make, torch.split(index, min(GROUP, student.problem.batch))):
-        curvature += made["curvature"]
-        slope += made["slope"]
-        square += float(made["square"])
-        samples.append(made["samples"])
-    count = len(index)
-    return Normal(curvature / count, slope / count, square / count, torch.cat(samples))
+    student.known("train", table.guided)
+    made = list(student.shared(make, torch.split(index, min(GROUP, student.problem.batch))))
+    names = ("curvature", "slope", "square")
+    means = (reduce(torch.add, (one[name] for one in made)) / len(index) for name in names)
+    curvature, slope, square = means
+    return Normal(curvature, slope, float(square), torch.cat([one["samples"] for one in made]))
 
 
 def _unchanged(a: Table, b: Table) -> int:
@@ -123,9 +120,8 @@ def preconditioner(
         count = min(max(2, samples // len(probed)), len(student.problem.train))
         index = torch.arange(count, device="cpu")
         found = normal_equations(task, parameters, values, index, normalised)
-        x = found.samples
-        error = student.squared_error("train", index, x)
-        spread = float(student.vectors(x).double().var())
+        error = student.squared_error("train", index, found.samples)
+        spread = float(student.vectors(found.samples).double().var())
         total = total + found.curvature / max(min(error, TRUST**2 * spread), 1e-30)
     if not bool(torch.isfinite(total).all()):
         raise ModelError(
@@ -148,30 +144,23 @@ def gauss_newton_step(
     The step d solves (H + mu diag H) d = -J r, with H = J J^T. Each mu of DAMPS is tried on the
     same pairs. The values of the lowest loss are kept: the old ones if no step lowers it.
     """
-    theta = parameters.flat(values)
-    curvature, slope, before = torch.zeros(len(theta), len(theta)).double(), 0 * theta, 0.0
+    theta, best, before = parameters.flat(values), dict(values), 0.0
+    curvature, slope = torch.zeros(len(theta), len(theta)).double(), torch.zeros_like(theta)
     for task in tasks:
         found = normal_equations(task, parameters, values, index, task.student.residual)
         curvature = curvature + task.scale * found.curvature
         slope = slope + task.scale * found.slope
         before += task.scale * found.square / len(tasks)
-
-    def loss(vector: Tensor) -> float:
-        changed, total = parameters.unflat(vector, values), 0.0
-        for task in tasks:
-            table = parameters.table(changed, task.steps)
-            losses = task.student.losses("train", index, table)
-            total += task.scale * float(losses.double().mean()) / len(tasks)
-        return total
-
-    best, lowest = theta, before
-    sizes = curvature.diagonal()
+    lowest, sizes = before, curvature.diagonal()
     floor = 1e-6 * sizes.max()
     if not bool(torch.isfinite(curvature).all()) or not floor > 0:
-        return dict(values), before
+        return best, before
     for damp in DAMPS:
-        candidate = theta - torch.linalg.solve(curvature + torch.diag(damp * sizes + floor), slope)
-        after = loss(candidate)
+        step = torch.linalg.solve(curvature + torch.diag(damp * sizes + floor), slope)
+        changed, after = parameters.unflat(theta - step, values), 0.0
+        for task in tasks:
+            losses = task.student.losses("train", index, parameters.table(changed, task.steps))
+            after += task.scale * float(losses.double().mean()) / len(tasks)
         if after < lowest:
-            best, lowest = candidate, after
-    return parameters.unflat(best, values), before
+            best, lowest = changed, after
+    return best, before

@@ -6,16 +6,24 @@ GaussNewton          least squares by forward passes, for networks without gradi
 """
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from ld3.errors import SpecError, unknown
 
-Learn = Literal["times", "times+net", "times+net+coefficients"]
+Learn = Literal[
+    "times",
+    "times+net",
+    "times+net+coefficients",
+    "times+net+guidance",
+    "times+net+coefficients+guidance",
+]
 Rule = Literal["sgd", "rmsprop", "adam"]
 POSITIVE = {"epochs", "batch", "part", "power", "patience", "validate_every", "precondition"}
-AT_MOST_ONE = {"floor", "factor", "average"}
+MOST = 1_000_000  # of what is counted
+HIGHEST = {"floor": 1, "factor": 1, "average": 1, "clip": math.inf}  # inf: nothing is clipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +43,15 @@ class _Shared:
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
         for name, value in vars(self).items():
-            if get_origin(hints[name]) is Literal and value not in get_args(hints[name]):
-                known = ", ".join(get_args(hints[name]))
-                raise SpecError(f"recipe {name}: got {value!r}, wanted one of {known}")
-            if not isinstance(value, str):
-                low_enough = value <= 1 or name not in AT_MOST_ONE
-                if name in POSITIVE and not value > 0:
-                    raise SpecError(f"recipe {name}: got {value}, wanted a positive number")
-                if not value >= 0 or not low_enough:
-                    wanted = "0 to 1" if name in AT_MOST_ONE else "0 or more"
-                    raise SpecError(f"recipe {name}: got {value}, wanted {wanted}")
+            if choices := get_args(hints[name]):
+                fits, wanted = value in choices, f"one of {', '.join(choices)}"
+            else:
+                low = "a positive number" if name in POSITIVE else "0 or more"
+                most = HIGHEST.get(name, MOST if isinstance(value, int) else sys.float_info.max)
+                fits = (value > 0 if name in POSITIVE else value >= 0) and value <= most
+                wanted = f"{low}, at most {most:,}"
+            if not fits:
+                raise SpecError(f"recipe {name}: got {value!r}, expected {wanted}")
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -54,11 +61,6 @@ class _Shared:
     @property
     def all_epochs(self) -> int:
         return self.epochs
-
-    @property
-    def has_plateaus(self) -> bool:
-        """Whether rates decay, and the best values are reloaded, on a plateau."""
-        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +77,6 @@ class _Descent(_Shared):
     factor: float = 0.8  # of the rates at a plateau
     average: float = 0.0  # decay of the moving average of parameters; 0: none
 
-    @property
-    def has_plateaus(self) -> bool:
-        return self.decay == "plateau"
-
 
 @dataclass(frozen=True, kw_only=True)
 class PreconditionedAdam(_Descent):
@@ -87,6 +85,7 @@ class PreconditionedAdam(_Descent):
     precondition: int = 12  # samples for W
     rate: float = 0.1  # in units of the error at the start
     min_rate: float = 0.001
+    shared: float = 0.0  # kappa: weight of what the errors of all samples have in common
 
     @property
     def rates(self) -> dict[str, tuple[float, float]]:
@@ -119,6 +118,14 @@ class PaperRules(_Descent):
     decay: Literal["cosine", "plateau"] = "plateau"
     validate_every: int = 1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "guidance" in self.groups:
+            raise SpecError(
+                f"learn: got {self.learn} with a preset of the paper, expected one of standard, "
+                "fast, best: the paper has no rate for guidance"
+            )
+
     @property
     def all_epochs(self) -> int:
         return self.epochs_times + self.epochs
@@ -149,7 +156,8 @@ class GaussNewton(_Shared):
     validate_every: int = 1
 
 
-Recipe = PreconditionedAdam | PaperRules | GaussNewton
+GradientRecipe = PreconditionedAdam | PaperRules
+Recipe = GradientRecipe | GaussNewton
 R = TypeVar("R", bound=_Shared)
 
 
@@ -164,6 +172,6 @@ def change_recipe(recipe: R, changes: Mapping[str, object]) -> R:
         if isinstance(old, float) and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if type(value) is not type(old):
-            raise SpecError(f"recipe {name}: got {value!r}, wanted something like {old!r}")
+            raise SpecError(f"recipe {name}: got {value!r}, expected something like {old!r}")
         checked[name] = value
     return replace(recipe, **checked)

@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import replace
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
 from ld3.errors import ModelError
-from ld3.learner.recipes import PaperRules, PreconditionedAdam, Recipe
+from ld3.learner.recipes import GaussNewton, GradientRecipe, Recipe
 from ld3.learner.state import State
 from ld3.parameters import Values
 
@@ -18,7 +19,7 @@ def batch_order(count: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(count, generator=generator, device="cpu")
 
 
-def rate_factor(recipe: PreconditionedAdam | PaperRules, done: int, total: int) -> float:
+def rate_factor(recipe: GradientRecipe, done: int, total: int) -> float:
     """min(1, (i + 1) / (warm_up + 1)) after i iterations; cosine decay adds (1 + cos(pi i/n)) / 2.
 
     The two factors are multiplied; n is the total number of iterations.
@@ -50,12 +51,17 @@ def record_validation(state: State, valid: float, recipe: Recipe, epoch: int) ->
     if valid < state.best:
         return replace(state, best=valid, best_values=state.average, since_best=0)
     state = replace(state, since_best=state.since_best + 1)
-    if isinstance(recipe, PreconditionedAdam | PaperRules) and recipe.has_plateaus:
-        return _plateau(state, recipe, epoch) if state.since_best >= recipe.patience else state
+    if has_plateaus(recipe) and state.since_best >= recipe.patience:
+        return _plateau(state, recipe, epoch)
     return state
 
 
-def _plateau(state: State, recipe: PreconditionedAdam | PaperRules, epoch: int) -> State:
+def has_plateaus(recipe: Recipe) -> TypeGuard[GradientRecipe]:
+    """Whether rates decay, and the best values are reloaded, on a plateau."""
+    return not isinstance(recipe, GaussNewton) and recipe.decay == "plateau"
+
+
+def _plateau(state: State, recipe: GradientRecipe, epoch: int) -> State:
     """Reload the best values; multiply the rates that are in use by `factor`, down to a minimum.
 
     The run is done after `patience` plateaus with all rates at their minimum.

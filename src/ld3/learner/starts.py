@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ld3.grids import TimeGrid
 from ld3.known_grids import BUMPS, GRIDS, make_grid
 from ld3.problem import SECANT, Problem, Student
 from ld3.searches.protocol import Report, silent
@@ -24,6 +23,7 @@ class Starts:
     losses: dict[str, float]  # of the finalists, on all validation pairs
     roughness: float  # of the network, on the best grid
     evaluations: int
+    passes: int = 0
 
 
 def find_starts(
@@ -36,34 +36,21 @@ def find_starts(
     student, schedule = Student(problem), problem.model.schedule
 
     def losses(names: Sequence[str], limit: int) -> dict[str, float]:
-        found, tables = {}, []
-        for name in names:
-            grid = make_grid(name, schedule, problem.steps)
-            tables.append(TunedSolver(problem.solver, grid).table(schedule))
+        found, grids = {}, [make_grid(name, schedule, problem.steps) for name in names]
+        tables = [TunedSolver(problem.solver, grid).table(schedule) for grid in grids]
         each = student.mean_losses(tables, limit=limit, power=power)
         for done, (name, loss) in enumerate(zip(names, each, strict=True)):
             found[name] = loss
             progress(done + 1, len(names))
-        return {name: found[name] for name in _ranked(found)}
+        finite = [name for name in names if math.isfinite(found[name])] or names
+        return {name: found[name] for name in sorted(finite, key=lambda name: found[name])}
 
     finalists = losses(list(losses(TRIED, SCREEN))[:FINALISTS], 0)
     names = tuple(finalists)[:count]
-    rough = finite_roughness(student, make_grid(names[0], schedule, problem.steps))
-    return Starts(names, finalists, rough, student.evaluations)
-
-
-def finite_roughness(student: Student, grid: TimeGrid) -> float:
-    """The roughness of a network; 0 where it is not finite."""
-    rough = student.roughness(grid)
-    return rough if math.isfinite(rough) else 0.0
+    rough = student.roughness(make_grid(names[0], schedule, problem.steps))
+    return Starts(names, finalists, rough, student.evaluations, student.passes)
 
 
 def with_secant(problem: Problem, roughness: float) -> Problem:
     """The problem, with secants instead of slopes if the network is rough."""
     return replace(problem, secant=SECANT) if roughness > ROUGH else problem
-
-
-def _ranked(losses: dict[str, float]) -> list[str]:
-    """Lowest first; without losses that are not finite, unless there are no others."""
-    finite = [name for name in losses if math.isfinite(losses[name])] or list(losses)
-    return sorted(finite, key=lambda name: losses[name])
