@@ -1,4 +1,4 @@
-"""What a comparison came to: the content of `compare.json`, checked when it is read.
+"""The result of a comparison: the content of `compare.json`, checked when it is read.
 
 It holds everything a table or a page shows, so that neither computes anything.
 """
@@ -72,19 +72,19 @@ class Row(_Part):
     failed: Text = ""  # why there is nothing else
     scores: dict[Text, Range] = {}  # by the key of the metric
     ratio: Range | None = None  # of its distance to that of the best baseline
-    wins: Number | None = None  # share of noises on which it is nearer than the best baseline
+    wins: Number | None = None  # share of held-out seeds where it is nearer than the best baseline
     median: Number | None = None
     worst: Number | None = None
     evaluations: Count = 0  # of the network on one sample, a backward pass as two
     teacher_evaluations: Count = 0  # for the pairs, if the method needs them
     seconds: Number = 0.0
     lam: list[Number] = []  # the grid of the first seed: log(alpha/sigma) of its times,
-    net_lam: list[Number] = []  # and of what the network is told
+    net_lam: list[Number] = []  # and of the network times
     corrected: bool = False  # whether the solver's coefficients were changed, too
     start: Text = ""  # where a learned method began, first seed
     slope: Literal["exact", "secant", ""] = ""  # how it took slopes in time
     curve: list[Number] = []  # what the method minimised, of the first seed
-    distances: list[Number] = []  # a noise, mean over seeds
+    distances: list[Number] = []  # per held-out seed, mean over runs
 
 
 class Block(_Part):
@@ -100,13 +100,13 @@ class Block(_Part):
 
 
 class Sheet(_Part):
-    """Pictures of one block from the same noise, by the number of the noise."""
+    """Images of one block from the same noise, by the number of the held-out seed."""
 
     solver: Text
     nfe: Count
     before: Text  # method
     after: Text  # method, or "teacher"
-    first: list[Count]  # the first held-out noises
+    first: list[Count]  # the first held-out seeds
     worst_after: list[Count]  # where `after` is farthest from the teacher
     worst_before: list[Count]
     least_gain: list[Count]  # where `after` gains least, or loses most
@@ -149,9 +149,8 @@ class Comparison(_Part):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise StoreError(
-                f"{name}: {wrong_part(error)}; make it anew with `ld3 compare`"
-            ) from None
+            reason = f"{name}: {wrong_part(error)}; make it anew with `ld3 compare`"
+            raise StoreError(reason) from None
 
     def save(self, path: Path) -> None:
         """Whole or not at all."""

@@ -65,13 +65,9 @@ class Warp:
     high: int
     window: float = 0.5
 
-    @property
-    def middle(self) -> float:
-        return math.sqrt(self.low * self.high)
-
     def grid(self, density: Tensor, shifts: Tensor, steps: int) -> TimeGrid:
         """density (16,) = a, b and shifts (10,) = e, f -> the times of N steps, differentiable."""
-        lean = self.middle / steps - 1
+        lean = math.sqrt(self.low * self.high) / steps - 1  # c_N
         noisy, clean = ends(self.schedule).chunk(2)
         first, last = self.schedule.lam(noisy), self.schedule.lam(clean)
         lam = fine_lam(self.schedule)

@@ -4,11 +4,13 @@ Every message is one line that says what was got, what was wanted and how to fix
 line prints it without a traceback and exits with code 2.
 """
 
+import re
 import traceback
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -19,7 +21,7 @@ LONGEST = 1000  # characters of an error
 
 
 class Ld3Error(Exception):
-    """Anything a user can mend: bad input, a broken file, a model that does not fit."""
+    """Anything a user can fix: bad input, a broken file, a model that does not fit."""
 
 
 class SpecError(Ld3Error):
@@ -61,10 +63,24 @@ def one_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[:LONGEST]} ..."
 
 
+def text_of(error: BaseException) -> str:
+    """The message of an exception, also of a class whose `__str__` raises."""
+    try:
+        return str(error)
+    except Exception:
+        return "no message"
+
+
+def first_line(error: BaseException, most: int = 100) -> str:
+    """The begin of a message, or the name of an error without one."""
+    return (text_of(error).strip().splitlines() or [type(error).__name__])[0][:most]
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether Python, torch's allocator on the CPU or one of a device had no memory left."""
     known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return known or "can't allocate memory" in str(error) or "out of memory" in str(error)
+    text = text_of(error)
+    return known or "can't allocate memory" in text or "out of memory" in text
 
 
 NO_MEMORY = (
@@ -79,15 +95,16 @@ def call_own(
     """Run code that a user brought; what it raises becomes one line that says where."""
     try:
         return call(*args, **more)
-    except Ld3Error:
+    except (Ld3Error, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # it may exit, too
         if is_out_of_memory(error):
             raise ModelError(f"{what}: {NO_MEMORY}") from error
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if "importlib" not in frame.filename][-1]
         place = f" ({Path(own.filename).name}, line {own.lineno})" * (own.filename != __file__)
-        raise ModelError(f"{what}: got {type(error).__name__}: {error}{place}") from error
+        got = f"{type(error).__name__}: {text_of(error)}{place}"
+        raise ModelError(f"{what}: got {got}") from error
 
 
 def unknown(kind: str, got: str, known: Iterable[str]) -> SpecError:
@@ -106,11 +123,38 @@ def bad_option(
     option = str(first["loc"][0]) if first["loc"] else "options"
     if first["type"] == "extra_forbidden":
         return unknown(noun, option, kind.model_fields)
-    return SpecError(f"{option}: got {str(first['input'])[:200]!r}: {first['msg']}")
+    reason = expectation(first["msg"])
+    joint = "," if reason.startswith("expected") else ":"
+    return SpecError(f"{option}: got {str(first['input'])[:200]!r}{joint} {reason}")
+
+
+def import_extra(package: str, reason: str, extra: str = "diffusers") -> Any:
+    """A package of one of our extras; without it one line says how to install it."""
+    try:
+        return import_module(package)
+    except ImportError:
+        raise SpecError(f"{reason}; pip install 'ld3[{extra}]'") from None
 
 
 def wrong_part(error: "ValidationError") -> str:
     """Where a file is wrong and why, for what pydantic found."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"]) or "the whole file"
-    return f"{where}: {first['msg']}"
+    return f"{where}: {expectation(first['msg'])}"
+
+
+def expectation(message: str) -> str:
+    """A message of pydantic in our form: `expected 1 or more`."""
+    text = message.removeprefix("Value error, ")
+    for pattern, words in (
+        (r"Input should be greater than or equal to (\S+)", r"expected \1 or more"),
+        (r"Input should be less than or equal to (\S+)", r"expected at most \1"),
+        (r"Input should be a valid (?:integer|int)\b.*", "expected a whole number"),
+        (r"Input should be a valid number\b.*", "expected a number"),
+        (r"\w+ should have (at (?:least|most) \S+ \w+).*", r"expected \1"),
+        (r"Input should be a valid dictionary.*", "expected a JSON object"),
+        (r"Extra inputs are not permitted", "expected no field of this name"),
+        (r"Input should be ", "expected "),
+    ):
+        text = re.sub(rf"^{pattern}", words, text)
+    return text

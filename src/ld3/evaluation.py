@@ -16,7 +16,7 @@ LABELS = {  # by name of --metrics
     "cmmd": "CMMD to the data",
     "precision": "precision",
     "recall": "recall",
-    "agreement": "class as asked for",
+    "agreement": "class as requested",
     "clip": "CLIP score",
 }
 Number = Annotated[float, Field(allow_inf_nan=False)]

@@ -1,11 +1,11 @@
-"""An experiment as data: what its spec file says, and what it came to.
+"""An experiment as data: its spec file, and its result.
 
 An experiment is run by :mod:`ld3.runs.experiments`; :mod:`ld3.report` prints and draws it. The
 result is the content of `result.json` and holds everything a page shows.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,9 @@ Options = dict[str, Any]
 FILES = (".pkl", ".pt", ".pth", ".ckpt", ".safetensors")  # names of checkpoints end in these
 
 
-class _Part(BaseModel):
+class Frozen(BaseModel):
+    """Data that cannot be changed, without fields of other names."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -30,7 +32,7 @@ Cell = str | float | tuple[float, float]
 """A label, a value, or a value with its standard deviation."""
 
 
-class PaperNumbers(_Part):
+class PaperNumbers(Frozen):
     """A table of the paper: labels as in the tables of an experiment's result, then values."""
 
     table: str  # "Table 18"
@@ -58,25 +60,31 @@ class PaperNumbers(_Part):
         found = []
         for row in self.rows:
             label = tuple(cell for cell in row if isinstance(cell, str))
-            cells = [
-                Value(value=cell[0], spread=cell[1]) if isinstance(cell, tuple) else cell
-                for cell in row[len(label) :]
-            ]
-            values = tuple(v if isinstance(v, Value) else Value(value=float(v)) for v in cells)
+            pairs = (
+                cell if isinstance(cell, tuple) else (cell, None) for cell in row[len(label) :]
+            )
+            values = tuple(Value(value=float(value), spread=spread) for value, spread in pairs)
             found.append(ResultRow(label=label, cells=values))
         return tuple(found)
 
 
-class Paper(_Part):
+class Paper(Frozen):
     """The paper's own setting."""
 
     models: Annotated[tuple[str, ...], Field(min_length=1)]  # examples of names for --model
     about: str  # what they are
     options: Options
+    variants: dict[str, Options] = {}  # part of a model's name -> what the paper changes for it
     numbers: tuple[PaperNumbers, ...] = ()
 
+    def options_of(self, model: str) -> Options:
+        options = self.options
+        for part, changes in self.variants.items():
+            options = merged(options, changes) if part in model.lower() else options
+        return options
 
-class Experiment(_Part):
+
+class Experiment(Frozen):
     """A spec file: one table or figure of the paper, or of these docs."""
 
     name: str
@@ -89,28 +97,72 @@ class Experiment(_Part):
     paper: Paper | None = None
     paper_text: str = ""  # that section of the file
     models: Annotated[dict[str, Options], Field(min_length=1)]  # the first is the default
-    quick: Options  # changes for the smallest sizes
+    quick: Options = {}  # what else is changed for the smallest sizes
 
     @property
     def default(self) -> str:
         return next(iter(self.models))
 
     def options(self, model: str, quick: bool = False) -> Options:
-        """Those of a model of the file; for a model of one's own the paper's, if there are any."""
+        """Those of a model of the file; for a model of your own the paper's, if there are any."""
         if model in self.models:
             options = self.models[model]
         elif ":" in model or Path(model).suffix in FILES:
-            options = self.models[self.default] if self.paper is None else self.paper.options
+            own = self.models[self.default]
+            options = own if self.paper is None else self.paper.options_of(model)
         else:
             raise unknown(
                 f"model for {self.name}", model, [*self.models, "package.module:function", "FILE"]
             )
-        options = merged(options, self.quick) if quick else options
+        options = merged(smallest(options), self.quick) if quick else options
         return {name: value for name, value in options.items() if name != "model"}
 
     def model_of(self, model: str) -> str:
         """The model behind the name of a section."""
         return str(self.models.get(model, {}).get("model", model))
+
+
+SMALLEST = {"seeds": 1, "pairs": 4, "valid": 2, "held_out": 4, "judged": 40}
+
+
+def smallest(options: Mapping[str, Any]) -> Options:
+    """The smallest sizes, and the first of several numbers of evaluations; table by table."""
+
+    def small(name: str, value: Any) -> Any:
+        if name == "nfe" and isinstance(value, list):
+            return value[:1]
+        return min(value, SMALLEST[name]) if name in SMALLEST else value
+
+    return _changed(options, small)
+
+
+def replaced(options: Mapping[str, Any], name: str, value: Any, in_place_of: str = "") -> Options:
+    """Each option of that name has the new value, table by table; with `in_place_of` only where
+    the old one starts with it. A list of one number may take the place of a number."""
+
+    def new(key: str, old: Any) -> Any:
+        if key != name or not str(old).startswith(in_place_of):
+            return old
+        one = isinstance(old, int) and isinstance(value, list) and len(value) == 1
+        return value[0] if one else value
+
+    return _changed(options, new)
+
+
+def _changed(options: Mapping[str, Any], change: Callable[[str, Any], Any]) -> Options:
+    """Each option, also those in tables inside, as `change` makes it from name and value."""
+    return {
+        name: _changed(value, change) if isinstance(value, Mapping) else change(name, value)
+        for name, value in options.items()
+    }
+
+
+def values_of(options: Mapping[str, Any], name: str) -> list[Any]:
+    """All values of an option of that name, in all tables."""
+    found = [options[name]] if name in options else []
+    for value in options.values():
+        found += values_of(value, name) if isinstance(value, Mapping) else []
+    return found
 
 
 def merged(options: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
@@ -124,7 +176,7 @@ def merged(options: Mapping[str, Any], over: Mapping[str, Any]) -> Options:
     return both
 
 
-class Value(_Part):
+class Value(Frozen):
     """A number, its standard deviation over seeds, and its 95 % interval over noise and seeds."""
 
     value: Number
@@ -162,13 +214,13 @@ Values = dict[str, Value]
 """By metric, see :data:`ld3.runs.experiments.scoring.LABELS`."""
 
 
-class ResultRow(_Part):
+class ResultRow(Frozen):
     label: tuple[Text, ...]
     cells: tuple[Value | None, ...]  # None: not measured
     note: Text = ""  # why not
 
 
-class ResultTable(_Part):
+class ResultTable(Frozen):
     """Columns of values, after as many columns of labels as the rows have."""
 
     title: Text
@@ -178,8 +230,25 @@ class ResultTable(_Part):
     groups: bool = False  # within rows of the same first label
     places: int | None = None  # decimals; None: three significant digits
 
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        head: Iterable[str],
+        rows: Mapping[Any, Iterable[Value | None]],
+        best: Literal["lower", "higher", ""] = "",
+        groups: bool = False,
+        note: str = "",
+    ) -> "ResultTable":
+        """With rows by label, a text or a tuple of texts; `note` is for missing values."""
+        made = [
+            ResultRow(label=k if isinstance(k, tuple) else (k,), cells=tuple(cells), note=note)
+            for k, cells in rows.items()
+        ]
+        return cls(title=title, head=tuple(head), rows=tuple(made), best=best, groups=groups)
 
-class Curve(_Part):
+
+class Curve(Frozen):
     """Curves of one name share a colour and their place in the legend."""
 
     name: Text
@@ -204,7 +273,7 @@ class Curve(_Part):
         )
 
 
-class Panel(_Part):
+class Panel(Frozen):
     """Curves in one pair of axes."""
 
     title: Text
@@ -215,7 +284,7 @@ class Panel(_Part):
     log_y: bool = False
 
 
-class Findings(_Part):
+class Findings(Frozen):
     """What a kind of experiment gives."""
 
     tables: tuple[ResultTable, ...] = ()
@@ -226,7 +295,7 @@ class Findings(_Part):
 
 
 class ExperimentResult(Findings):
-    """Findings with what was asked for, so that they can be made again."""
+    """Findings with their settings, so that they can be made again."""
 
     format: Literal["ld3-reproduce-2"] = "ld3-reproduce-2"
     name: Text

@@ -1,15 +1,14 @@
 """Time grids, and a grid seen through a noise schedule.
 
-A solver with N steps visits times t_0 > t_1 > ... > t_N. The network is told t^c_0 .. t^c_N, its
-own times, which may differ a little from the solver's (the paper's *decoupled* times). t^c_N is
-never used, because no method asks the network at the very end, except Heun's.
+A solver with N steps visits times t_0 > t_1 > ... > t_N. The network is evaluated at times of its
+own, t^c_0 .. t^c_N, which may differ a little from the solver's (the paper's *decoupled* times).
+Only Heun's method uses t^c_N: the others do not evaluate the network at the very end.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,45 +22,46 @@ class TimeGrid:
     """The times of N steps; float64 on the CPU, where all coefficients are computed."""
 
     times: Tensor  # (N+1,) strictly decreasing
-    net_times: Tensor  # (N+1,) what the network is told
+    net_times: Tensor  # (N+1,) t^c, at which the network is evaluated
 
     @classmethod
     def of(
         cls, times: Sequence[float] | Tensor, net_times: Sequence[float] | Tensor | None = None
     ) -> "TimeGrid":
         """From numbers or tensors (gradients are kept); the network times default to the times."""
-        solver_times = _float64(times)
-        return cls(solver_times, solver_times if net_times is None else _float64(net_times))
+        given = (times, times if net_times is None else net_times)
+        return cls(*(torch.as_tensor(t, dtype=torch.float64, device="cpu") for t in given))
 
     @property
     def steps(self) -> int:
         return len(self.times) - 1
 
     def checked(self, schedule: Schedule, steps: int | None = None) -> "TimeGrid":
-        """This grid, or a :class:`PlanError` that says what is wrong with it."""
+        """This grid, or a :class:`PlanError` if it does not fit the schedule."""
         for name, values in (("times", self.times), ("network times", self.net_times)):
             if values.ndim != 1 or len(values) < 2:
-                raise PlanError(f"{name}: got shape {tuple(values.shape)}, wanted (N+1,), N >= 1")
+                raise PlanError(f"{name}: got shape {tuple(values.shape)}, expected (N+1,), N >= 1")
             if not bool(torch.isfinite(values).all()):
                 raise PlanError(f"{name}: got a value that is not finite in {_show(values)}")
             slack = 1e-6 * (schedule.t_max - schedule.t_min)  # tables are printed with few digits
             low, high = schedule.t_min - slack, schedule.t_max + slack
             if not bool(((values >= low) & (values <= high)).all()):
                 raise PlanError(
-                    f"{name}: got {_show(values)}, wanted all within the schedule's range "
+                    f"{name}: got {_show(values)}, expected all within the schedule's range "
                     f"[{schedule.t_min:g}, {schedule.t_max:g}]"
                 )
         if len(self.net_times) != len(self.times):
             raise PlanError(
-                f"network times: got {len(self.net_times)}, wanted {len(self.times)}, one per time"
+                f"network times: got {len(self.net_times)}, expected {len(self.times)}, "
+                "one per time"
             )
         if not bool((self.times[1:] < self.times[:-1]).all()):
             raise PlanError(
-                f"times: got {_show(self.times)}, wanted strictly decreasing from noise to data"
+                f"times: got {_show(self.times)}, expected strictly decreasing from noise to data"
             )
         if steps is not None and steps != self.steps:
             raise PlanError(
-                f"times: got {self.steps + 1} values for {steps} steps, wanted {steps + 1}"
+                f"times: got {self.steps + 1} values for {steps} steps, expected {steps + 1}"
             )
         return self
 
@@ -80,7 +80,7 @@ class Knots:
     alpha: tuple[Tensor, ...]
     sigma: tuple[Tensor, ...]
     lam: tuple[Tensor, ...]
-    net_alpha: tuple[Tensor, ...]  # alpha at t^c_i, for the conversion of what the network says
+    net_alpha: tuple[Tensor, ...]  # alpha at t^c_i, which converts the output of the network
     net_sigma: tuple[Tensor, ...]
     h: tuple[Tensor, ...]  # (N) lam_{i+1} - lam_i > 0
 
@@ -97,10 +97,8 @@ class Knots:
     def at(self, parts: Tensor) -> "Knots":
         """Numbers of parts (P,) repeated for coordinates that belong to them, (D,)."""
         names = ("alpha", "sigma", "lam", "net_alpha", "net_sigma", "h")
-        spread: dict[str, Any] = {
-            name: tuple(value[parts] for value in getattr(self, name)) for name in names
-        }
-        return replace(self, **spread)
+        spread = {name: tuple(v[parts] for v in getattr(self, name)) for name in names}
+        return replace(self, **spread)  # type: ignore[arg-type]
 
 
 def knots(schedule: Schedule, grid: TimeGrid) -> Knots:
@@ -143,15 +141,9 @@ def phi_functions(z: Tensor, count: int) -> Tensor:
 def _series(count: int) -> tuple[Tensor, Tensor]:
     """The exponents n (15,) and 1/(n + k)! (15, count)."""
     table = [[1 / math.factorial(n + k) for k in range(1, count + 1)] for n in range(15)]
-    with torch.inference_mode(False):  # they serve gradients later on, whoever asks first
+    with torch.inference_mode(False):  # for gradients later on, whoever calls first
         powers = torch.arange(15, dtype=torch.float64, device="cpu")
         return powers, torch.tensor(table, dtype=torch.float64, device="cpu")
-
-
-def _float64(values: Sequence[float] | Tensor) -> Tensor:
-    if isinstance(values, Tensor):
-        return values.to("cpu", torch.float64)
-    return torch.tensor(values, dtype=torch.float64, device="cpu")
 
 
 def _show(values: Tensor) -> str:

@@ -20,8 +20,8 @@ def guess(plan: Plan, nfe: int) -> Plan:
 
     so that half or twice as many steps are a plain bump; all of it is stretched to the first and
     the last time of the plan. Network times are shifted by
-    w N/n of the plan's shift there: shorter steps, smaller shifts. Corrections belong to one
-    number of evaluations and are left out.
+    w N/n of the plan's shift there: shorter steps, smaller shifts. Corrections and
+    guidance belong to one number of evaluations and are left out.
     """
     if plan.solver.table is not None:
         raise PlanError(

@@ -1,4 +1,4 @@
-"""Models at the door: does a model keep its contract, and which model is it?
+"""Models when they come in: does a model keep its contract, and which model is it?
 
 Two names of a model. The *fingerprint* is coarse, the same on another machine, and stands in plans.
 The *identity* is exact: it changes with anything that samples depend on, and names what is stored
@@ -6,7 +6,7 @@ on this machine.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from ld3.errors import ModelError, call_own
 from ld3.models import Cond, Model, check_output, prior, to_network
+from ld3.offloading import content_of
 from ld3.predictions import PREDICTIONS
-from ld3.schedules import ends, schedule_to_json
+from ld3.schedule_json import schedule_to_json
+from ld3.schedules import ends
 from ld3.seeds import noise
 from ld3.spaces import space_of
 from ld3.store import digest, tensor_checksum
@@ -25,6 +27,7 @@ MEMBERS = (
     "schedule", "prediction", "shape", "dtype", "exact_time", "digest", "identity", "forward",
     "conditions", "null", "decode",
 )  # fmt: skip
+OF_SCHEDULE = ("t_min", "t_max", "prior_std", "log_alpha", "log_sigma", "lam", "time_at")
 PROBES = (0, 1, 2, 3)  # seeds whose answers are measured
 CONDITIONS = range(64)  # seeds whose conditions are compared
 SHARES = (0.2, 0.5, 0.8)  # of the way from noise to data in lam
@@ -45,7 +48,18 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
         )
     if model.prediction not in PREDICTIONS:
         raise ModelError(
-            f"model: got prediction {model.prediction!r}, wanted one of {', '.join(PREDICTIONS)}"
+            f"model: got prediction {model.prediction!r}, expected one of {', '.join(PREDICTIONS)}"
+        )
+    missing = [name for name in OF_SCHEDULE if not hasattr(model.schedule, name)]
+    if missing:
+        raise ModelError(
+            f"model: got {type(model.schedule).__name__} as its schedule, without "
+            f"{', '.join(missing)}; expected a schedule such as ld3.EDM()"
+        )
+    shape = model.shape
+    if not isinstance(shape, Sequence) or not shape or not all(map(_is_size, shape)):
+        raise ModelError(
+            f"model: got shape {shape!r}, expected the sizes of one sample, such as (3, 32, 32)"
         )
     x = prior(model, [0, 1], device)
     middle = _time_at(model, 0.5)
@@ -58,7 +72,7 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
     check_output(out, x, space_of(model))
     if not bool(torch.isfinite(out).all()):
         raise ModelError(
-            f"model: got NaN or infinite values at t = {middle:.4g}, wanted finite; check the "
+            f"model: got NaN or infinite values at t = {middle:.4g}, expected finite; check the "
             "weights, the scale of x and the dtype"
         )
     sample = call_own("model: decode", model.decode, x)
@@ -73,14 +87,18 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
         slope = torch.autograd.grad(probe, told, allow_unused=True)[0]
     if slope is None or bool(slope == 0):
         raise ModelError(
-            "model: got no gradient from the network's output to its time, wanted one; do not "
+            "model: got no gradient from the network's output to its time, expected one; do not "
             "round the time, look it up in a table by index or run the network under no_grad"
         )
     if not bool(torch.isfinite(slope)):
         raise ModelError(
             f"model: got a gradient in the time that is not finite at t = {middle:.4g}, "
-            "wanted finite"
+            "expected finite"
         )
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and value >= 1
 
 
 def _check_condition(cond: Cond, count: int) -> None:
@@ -178,14 +196,18 @@ def _tensors(value: object, seen: set[int], depth: int) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
         return
+    if isinstance(value, nn.Module):
+        state = value.state_dict(keep_vars=True)
+        for name in sorted(state) if depth > 1 else ():
+            if id(state[name]) not in seen and isinstance(state[name], Tensor):
+                seen.add(id(state[name]))
+                yield content_of(value, name, state[name])
+        return
     for inner in _inside(value):
         yield from _tensors(inner, seen, depth - 1)
 
 
 def _inside(value: object) -> list[object]:
-    if isinstance(value, nn.Module):
-        state = value.state_dict(keep_vars=True)
-        return [state[name] for name in sorted(state)]
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, list | tuple):

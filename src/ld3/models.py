@@ -6,11 +6,13 @@ all solvers speak, `denoise(x, t) -> x0`, with the condition and classifier-free
     D = D_null + g (D_cond - D_null)            g = 1: the condition alone
 
 One guided evaluation counts as one network evaluation (NFE), although it runs the network on two
-batches.
+batches. These are its two *passes*. :func:`bind_passes` keeps them apart, for plans that leave some
+of them out.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -28,6 +30,41 @@ from ld3.store import digest
 
 Cond = Tensor | Mapping[str, Tensor] | None
 """A condition: tensors whose first dimension is the batch, or None."""
+
+
+class _Meter:
+    """Reports network evaluations on one sample to listeners; with gradients three each."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[float], None]] = []
+        self._samples = self._told = 0.0  # of the evaluation that runs
+
+    def begin(self, samples: int) -> None:
+        self._samples, self._told = samples * (3.0 if torch.is_grad_enabled() else 1.0), 0.0
+
+    def tell(self, share: float) -> None:
+        """So much of the evaluation is done."""
+        count, self._told = share * self._samples - self._told, share * self._samples
+        if count > 0:
+            for listen in self.listeners:
+                listen(count)
+
+    def end(self) -> None:
+        self.tell(1.0)
+        self._samples = self._told = 0.0
+
+
+METER = _Meter()
+
+
+@contextmanager
+def on_evaluation(listen: Callable[[float], None]) -> Iterator[None]:
+    """Call `listen` with the number of samples, while inside, whenever a network was evaluated."""
+    METER.listeners.append(listen)
+    try:
+        yield
+    finally:
+        METER.listeners.remove(listen)
 
 
 class Model(Protocol):
@@ -92,7 +129,9 @@ class ModelDefaults:
 class FunctionModel(ModelDefaults):
     """A model made of functions: the short way to bring a network of your own.
 
-    `function(x, t, cond)` is the network; the rest has the meaning it has in :class:`Model`.
+    `function(x, t, cond)` is the network; the rest has the meaning it has in :class:`Model`. What
+    the others raise becomes a :class:`ModelError` here, what the network raises in
+    :func:`bind_network`.
     """
 
     function: Callable[[Tensor, Tensor, Cond], Tensor]
@@ -108,13 +147,15 @@ class FunctionModel(ModelDefaults):
         return self.function(x, t, cond)
 
     def conditions(self, seeds: Sequence[int]) -> Cond:
-        return None if self.make_conditions is None else self.make_conditions(seeds)
+        make = self.make_conditions
+        return None if make is None else call_own("model: conditions", make, seeds)
 
     def null(self, cond: Cond) -> Cond:
-        return super().null(cond) if self.make_null is None else self.make_null(cond)
+        make = self.make_null
+        return super().null(cond) if make is None else call_own("model: null", make, cond)
 
     def decode(self, x: Tensor) -> Tensor:
-        return x if self.decoder is None else self.decoder(x)
+        return x if self.decoder is None else call_own("model: decode", self.decoder, x)
 
 
 @dataclass(frozen=True)
@@ -194,33 +235,38 @@ def bind_network(
     guidance: float = 1.0,
     guide_by: Literal["batch", "calls"] = "batch",
     checkpoint: bool = False,
+    both: bool = False,
 ) -> Denoise:
     """Close a model over its condition: (x, t) -> the network's own output, in the dtype of x.
 
     Guidance other than 1 runs the network on a batch of 2B (`guide_by="batch"`, fast) or twice on B
     (`"calls"`, less memory). `checkpoint=True` keeps only x and t of each call and runs the network
     again for the gradients, so that memory does not grow with the number of steps; the network must
-    be deterministic (in eval mode).
+    be deterministic (in eval mode). `both=True` gives (2, B, *S): the output with the condition,
+    and what guidance adds to it.
     """
     guide = getattr(model, "guide", torch.lerp)  # a model may have a rule of its own
     null = model.null(cond) if guidance != 1 else None
-    both = _cat(cond, null) if guidance != 1 and guide_by == "batch" else None
+    joined = _cat(cond, null) if guidance != 1 and guide_by == "batch" else None
     space = space_of(model)
 
     def guided(x: Tensor, t: Tensor) -> Tensor:
         if guidance == 1:
-            return model.forward(x, t, cond)
+            alone = model.forward(x, t, cond)
+            return torch.stack([alone, torch.zeros_like(alone)]) if both else alone
         if guide_by == "batch":
-            with_cond, without = model.forward(torch.cat([x, x]), t, both).chunk(2)
+            with_cond, without = model.forward(torch.cat([x, x]), t, joined).chunk(2)
         else:
             with_cond, without = model.forward(x, t, cond), model.forward(x, t, null)
         out: Tensor = guide(without, with_cond, guidance)
-        return out
+        return torch.stack([with_cond, out - with_cond]) if both else out
 
     def network(x: Tensor, t: Tensor) -> Tensor:
         inner, told = to_network(model, x, t)
+        METER.begin(len(x))
         out = call_own("model", answer, inner, told)
-        check_output(out, x, space)
+        METER.end()
+        check_output(out[0] if both else out, x, space)
         return out.to(x.dtype)
 
     def answer(x: Tensor, t: Tensor) -> Tensor:
@@ -239,17 +285,38 @@ def bind(
     guidance: float = 1.0,
     guide_by: Literal["batch", "calls"] = "batch",
     checkpoint: bool = False,
+    both: bool = False,
 ) -> Denoise:
-    """Like :func:`bind_network`, but with the output turned into x0: what solvers ask for.
+    """Like :func:`bind_network`, but with the output turned into x0, as solvers need it.
 
     On a space the output stays eps, a tangent.
     """
-    network = bind_network(model, cond, guidance=guidance, guide_by=guide_by, checkpoint=checkpoint)
+    network = bind_network(
+        model, cond, guidance=guidance, guide_by=guide_by, checkpoint=checkpoint, both=both
+    )
 
     def denoise(x: Tensor, t: Tensor) -> Tensor:
-        return _to_x0(model, network(x, t), x, t)
+        out = network(x, t)
+        if not both:
+            return _to_x0(model, out, x, t)
+        # a direction is a difference of two outputs at the same x
+        return torch.stack(
+            [_to_x0(model, out[0], x, t), _to_x0(model, out[1], torch.zeros_like(x), t)]
+        )
 
     return denoise
+
+
+def bind_passes(
+    model: Model, cond: Cond, guided: Sequence[int] | None, count: int, *, guidance: float = 1.0
+) -> Denoise | list[Denoise]:
+    """The network of a table of `count` evaluations, with guidance inside; or, with `guided`
+    evaluations in the table, one network per evaluation. Those that are not guided run one pass."""
+    if guided is None:
+        return bind_network(model, cond, guidance=guidance)
+    both = bind_network(model, cond, guidance=guidance, both=True)
+    alone = bind_network(model, cond)
+    return [both if n in guided else alone for n in range(count)]
 
 
 class CountedDenoise:
@@ -271,9 +338,7 @@ def count_calls(denoise: Denoise) -> CountedDenoise:
 
 def prior(model: Model, seeds: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
     """x at t_max for these seeds: noise in the spread the model starts from."""
-    dtype = (
-        torch.float32 if model.dtype is None else torch.promote_types(model.dtype, torch.float32)
-    )
+    dtype = torch.promote_types(model.dtype or torch.float32, torch.float32)
     return start(model, noise(seeds, model.shape, dtype, device))
 
 
@@ -307,16 +372,21 @@ def check_output(out: Tensor, x: Tensor, space: Space | None = None) -> None:
             f"model: got {type(out).__name__} as its output, expected a tensor of shape "
             f"{tuple(x.shape)}"
         )
-    if space is not None:
-        _check_tangents(out, (len(x), len(space.parts)))
-    elif out.shape != x.shape:
+    if space is not None and out.shape != (wanted := (len(x), len(space.parts))):
+        raise ModelError(
+            f"model: got an output of shape {tuple(out.shape)}, expected tangents of shape {wanted}"
+        )
+    if space is None and out.shape != x.shape:
         raise ModelError(
             f"model: got an output of shape {tuple(out.shape)} for x of shape {tuple(x.shape)}, "
-            "wanted the same; a network with learned variance returns twice the channels: keep the "
-            "first half"
+            "expected the same; a network with learned variance returns twice the channels: keep "
+            "the first half"
         )
     if not out.is_floating_point():
-        raise ModelError(f"model: got an output of dtype {out.dtype}, wanted floating point")
+        raise ModelError(f"model: got an output of dtype {out.dtype}, expected floating point")
+    if out.layout != torch.strided or out.is_meta:
+        kind = "a meta tensor" if out.is_meta else str(out.layout)
+        raise ModelError(f"model: got {kind} as its output, expected a dense tensor with content")
 
 
 def take(cond: Cond, index: Tensor | slice) -> Cond:
@@ -326,13 +396,6 @@ def take(cond: Cond, index: Tensor | slice) -> Cond:
     if isinstance(cond, Mapping):
         return {name: value[index] for name, value in cond.items()}
     return cond[index]
-
-
-def _check_tangents(out: Tensor, wanted: tuple[int, int]) -> None:
-    if out.shape != wanted:
-        raise ModelError(
-            f"model: got an output of shape {tuple(out.shape)}, wanted tangents of shape {wanted}"
-        )
 
 
 def _cat(a: Cond, b: Cond) -> Cond:

@@ -1,4 +1,4 @@
-"""What a pipeline or a checkpoint must be told besides its weights: prompts, labels, size."""
+"""What a pipeline or a checkpoint needs besides its weights: prompts, labels, size."""
 
 from typing import Annotated, Any, Literal
 
@@ -32,7 +32,7 @@ class PipelineOptions(BaseModel):
     width: Size | None = None
     frames: Annotated[int, Field(ge=1, le=10_000)] | None = None
     tokens: Annotated[int, Field(ge=1, le=4096)] | None = None
-    embedded_guidance: Annotated[float, Field(ge=0, le=100)] = 3.5
+    embedded_guidance: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 3.5
     rectified: bool = False
     latents: bool = False
     tiling: bool = False
@@ -43,7 +43,7 @@ class PipelineOptions(BaseModel):
 
     @classmethod
     def checked(cls, words: dict[str, Any]) -> "PipelineOptions":
-        """From words; unknown ones and bad values are a :class:`SpecError`."""
+        """From names and values; unknown names and bad values are a :class:`SpecError`."""
         try:
             return cls.model_validate(words)
         except ValidationError as error:

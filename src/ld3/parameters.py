@@ -1,8 +1,9 @@
-"""What is learned: unconstrained parameters in three groups, and the solver they describe.
+"""What is learned: unconstrained parameters in groups, and the solver they describe.
 
     times          N logits l: the gaps of the grid
     net            N-1 shifts s of the network times
     coefficients   corrections C of the table in x0 form
+    guidance       weights A of the directions of guidance, see :mod:`ld3.guidance`
 
 Grid: N steps divide the range of a variable v (lam, or t itself) into gaps whose shares g are a
 softmax kept above a floor f, so that all logits give a decreasing grid:
@@ -32,11 +33,13 @@ from torch import Tensor
 from ld3.density import Warp
 from ld3.errors import PlanError
 from ld3.grids import TimeGrid
+from ld3.guidance import Guidance, places
 from ld3.schedules import Schedule, ends
 from ld3.solvers import Solver
 from ld3.table import Table, TunedSolver
 
 GROUPS = ("times", "net", "coefficients")
+GUIDANCE = "guidance"  # the group of plans that hold guidance
 Values = Mapping[str, Tensor]
 """The parameters of each group; float64."""
 
@@ -77,7 +80,7 @@ class GridParameters:
     def logits(self, grid: TimeGrid) -> Tensor:
         """The logits (N,) of a grid, with mean zero."""
         if grid.steps != self.steps:
-            raise PlanError(f"start: got a grid of {grid.steps} steps, wanted {self.steps}")
+            raise PlanError(f"start: got a grid of {grid.steps} steps, expected {self.steps}")
         v = self._variable(grid.times)
         share = v.diff() / (v[-1] - v[0])
         free = (share - self.floor / self.steps) / (1 - self.floor)
@@ -88,10 +91,9 @@ class GridParameters:
         """The shifts (N-1,) of a grid."""
         return (self._variable(grid.net_times) - self._variable(grid.times))[1:-1]
 
-    def ends(self) -> tuple[Tensor, Tensor]:
+    def ends(self) -> tuple[Tensor, ...]:
         """v at t_max and at t_min."""
-        first, last = self._variable(ends(self.schedule))
-        return first, last
+        return self._variable(ends(self.schedule)).unbind()
 
     def _variable(self, t: Tensor) -> Tensor:
         return self.schedule.lam(t) if self.variable == "lam" else t
@@ -104,11 +106,13 @@ class Parameters(ABC):
     """How values become a tuned solver, for one or several step counts."""
 
     solver: Solver
+    grids: GridParameters | Warp
     learned: tuple[str, ...]
+    guided: tuple[int, ...] | None = None  # evaluations with both passes, if guidance is learned
 
     @property
-    @abstractmethod
-    def schedule(self) -> Schedule: ...
+    def schedule(self) -> Schedule:
+        return self.grids.schedule
 
     @abstractmethod
     def tuned(self, values: Values, steps: int) -> TunedSolver:
@@ -137,20 +141,16 @@ class FamilyParameters(Parameters):
     """A density of steps that gives a grid for every step count; see :mod:`ld3.density`."""
 
     solver: Solver
-    warp: Warp
+    grids: Warp
     learned: tuple[str, ...] = GROUPS[:2]
-
-    @property
-    def schedule(self) -> Schedule:
-        return self.warp.schedule
 
     def start_values(self, centre: float, width: float) -> dict[str, Tensor]:
         """The values of a bump."""
         none = torch.empty(0, dtype=torch.float64, device="cpu")
-        return {**self.warp.start(centre, width), "coefficients": none}
+        return {**self.grids.start(centre, width), "coefficients": none}
 
     def tuned(self, values: Values, steps: int) -> TunedSolver:
-        return TunedSolver(self.solver, self.warp.grid(values["times"], values["net"], steps))
+        return TunedSolver(self.solver, self.grids.grid(values["times"], values["net"], steps))
 
     def probe(self, name: str) -> float:
         return {"times": 0.1, "net": 0.03}[name]
@@ -164,52 +164,73 @@ class SolverParameters(Parameters):
     grids: GridParameters
     learned: tuple[str, ...] = GROUPS[:2]
     exact: bool = False
-
-    @property
-    def schedule(self) -> Schedule:
-        return self.grids.schedule
+    guided: tuple[int, ...] | None = None
 
     def probe(self, name: str) -> float:
         first, last = self.grids.ends()
         gap = float((last - first).abs()) / self.grids.steps
-        return {"times": 0.1, "net": 0.03 * gap, "coefficients": 0.02}[name]
+        return {"times": 0.1, "net": 0.03 * gap, "coefficients": 0.02, GUIDANCE: 0.05}[name]
 
     def start_values(self, start: TunedSolver | TimeGrid) -> dict[str, Tensor]:
         """The values that describe a start."""
         if isinstance(start, TimeGrid):
             start = TunedSolver(self.solver, start)
-        grid, corrections = start.grid, start.corrections
-        coefficients = torch.empty(0, dtype=torch.float64, device="cpu")
+        self._check_start(start)
+        logits, shifts = self.grids.logits(start.grid), self.grids.shifts(start.grid)
+        if self.grids.window_from == "logits":
+            logits = logits - logits[0] + 1  # the code compares with a logit that stays at 1
+        values = {"times": logits, "net": shifts, "coefficients": logits.new_empty(0)}
+        if "coefficients" in self.learned:
+            scales = self._scales(start.grid)
+            corrections = 0 * scales if start.corrections is None else start.corrections
+            values["coefficients"] = (corrections / scales)[self._places]
+        if self.guided is not None:
+            count = self.solver.nfe(self.grids.steps)
+            guidance = start.guidance or Guidance.last(self.guided, count)
+            values[GUIDANCE] = guidance.weights[places(self.guided, count)]
+        return values
+
+    def _check_start(self, start: TunedSolver) -> None:
+        """A start has no more than what is learned, and belongs to the same solver."""
+        corrections, guidance = start.corrections, start.guidance
         if corrections is not None and start.solver != self.solver:
             raise PlanError(
                 f"start: got learned coefficients of {start.solver.name}-{start.solver.order}, "
-                f"wanted those of {self.solver.name}-{self.solver.order}, or a start without them"
+                f"expected those of {self.solver.name}-{self.solver.order}, or a start without them"
             )
-        if "coefficients" in self.learned:
-            rows, columns = self._places
-            coefficients = torch.zeros(len(rows), dtype=torch.float64, device="cpu")
-            if corrections is not None:
-                coefficients = (corrections / self._scales(grid))[rows, columns]
-        elif corrections is not None:
+        if corrections is not None and "coefficients" not in self.learned:
             raise PlanError(
-                "start: got a plan with learned coefficients, wanted --learn "
+                "start: got a plan with learned coefficients, expected --learn "
                 "times+net+coefficients, or a start without them"
             )
-        logits, shifts = self.grids.logits(grid), self.grids.shifts(grid)
-        if self.grids.window_from == "logits":
-            logits = logits - logits[0] + 1  # the code compares with a logit that stays at 1
-        return {"times": logits, "net": shifts, "coefficients": coefficients}
+        if guidance is not None and self.guided is None:
+            raise PlanError(
+                "start: got a plan with guidance, expected --learn with +guidance, or a start "
+                "without it"
+            )
+        if guidance is not None and guidance.guided != self.guided:
+            got, wanted = (", ".join(map(str, s)) for s in (guidance.guided, self.guided or ()))
+            raise PlanError(
+                f"start: got both passes at evaluations {got}, expected {wanted}; give another "
+                "--passes, or a start without guidance"
+            )
 
     def tuned(self, values: Values, steps: int) -> TunedSolver:
         grid = self.grids.grid(values["times"], values["net"])
-        if "coefficients" not in self.learned:
-            return TunedSolver(self.solver, grid)
-        scales = self._scales(grid)
-        free = torch.zeros_like(scales).index_put(self._places, values["coefficients"])
-        if self.exact:
-            first = torch.nn.functional.one_hot(torch.tensor(1, device="cpu"), scales.shape[1])
-            free = free - free.sum(1, keepdim=True) * first
-        return TunedSolver(self.solver, grid, scales * free)
+        guidance = corrections = None
+        if self.guided is not None:
+            count = self.solver.nfe(self.grids.steps)
+            empty = torch.zeros(count, len(self.guided), dtype=torch.float64, device="cpu")
+            weights = empty.index_put(places(self.guided, count), values[GUIDANCE])
+            guidance = Guidance(self.guided, weights)
+        if "coefficients" in self.learned:
+            scales = self._scales(grid)
+            free = torch.zeros_like(scales).index_put(self._places, values["coefficients"])
+            if self.exact:
+                first = torch.nn.functional.one_hot(torch.tensor(1, device="cpu"), scales.shape[1])
+                free = free - free.sum(1, keepdim=True) * first
+            corrections = scales * free
+        return TunedSolver(self.solver, grid, corrections, guidance)
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,11 @@
-"""A plan: what is learned, stored and used. A solver, its times, and for which model.
+"""A plan: a solver, its times, and the model they were learned for.
 
 `plan.json` is for people and programs: times and network times in full precision, the learned
 corrections of the solver's weights (row n of `corrections` goes to x_T and the first n data
-estimates, see :mod:`ld3.table`), the noise schedule, the model it was learned for, how it was
-learned and how well it did. Reading one checks everything. Using one with another model is refused
-with the reason unless it is forced.
+estimates, see :mod:`ld3.table`), guidance where it was learned (row j of `guidance` goes to the
+directions of the guided evaluations up to j, see :mod:`ld3.guidance`), the noise schedule, the
+model it was learned for, how it was learned and how well it did. Reading one checks everything.
+Using one with another model is refused with the reason unless it is forced.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,22 +14,32 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_serializer,
+    model_serializer,
+)  # fmt: skip
 from torch import Tensor
 
 from ld3.density import DENSITY, SHIFTS, Warp
 from ld3.errors import Ld3Error, PlanError, SpecError, wrong_part
 from ld3.grids import Knots, TimeGrid, knots
+from ld3.guidance import Guidance
 from ld3.model_checks import fingerprint
 from ld3.models import Cond, Model
 from ld3.options import PipelineOptions
 from ld3.predictions import Prediction
-from ld3.schedules import Flow, Schedule, schedule_from_json, schedule_to_json
+from ld3.schedule_json import schedule_from_json, schedule_to_json
+from ld3.schedules import Flow, Schedule
 from ld3.scores import FamilyScores, Number, Scores
 from ld3.solvers import Solver, make_solver
 from ld3.spaces import space_of
 from ld3.store import read_json, write_json
-from ld3.table import Increments, Table, TunedSolver
+from ld3.table import Increments, Table, TunedSolver, with_guidance
 from ld3.teacher import sample_batches
 
 MAX_STEPS = 1000
@@ -57,6 +68,22 @@ class TablePart(_Part):
 
     rows: Annotated[list[Row], Field(min_length=1, max_length=2 * MAX_STEPS)]  # 1..M
     net_times: Annotated[list[Number], Field(min_length=1, max_length=2 * MAX_STEPS)]
+
+
+class GuidancePart(_Part):
+    """Guidance in the plan, see :mod:`ld3.guidance`."""
+
+    guided: Annotated[list[int], Field(max_length=2 * MAX_STEPS)]  # evaluations with both passes
+    rows: Annotated[list[Row], Field(min_length=1, max_length=2 * MAX_STEPS)]  # 0..M-1
+
+    @classmethod
+    def of(cls, guidance: Guidance) -> "GuidancePart":
+        lengths = _guidance_lengths(guidance.guided, len(guidance.weights))
+        rows = [row[:n].tolist() for row, n in zip(guidance.weights, lengths, strict=True)]
+        return cls(guided=list(guidance.guided), rows=rows)
+
+    def numbers(self) -> Guidance:
+        return Guidance(tuple(self.guided), _padded(self.rows, len(self.guided)))
 
 
 class ModelPart(_Part):
@@ -101,6 +128,18 @@ class StartsPart(_Part):
     losses: dict[Text, Number] = {}
     roughness: Number = 0.0
     evaluations: int = 0
+    passes: int = 0
+
+
+class CandidatePart(_Part):
+    """A way to spend a number of passes, and its loss before learning."""
+
+    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]
+    guided: Annotated[list[int], Field(max_length=2 * MAX_STEPS)]
+    grid: Text
+    loss: Number
+    pairs: int  # validation pairs of that loss
+    learned: Number | None = None  # after learning: mean distance over all pairs
 
 
 class Provenance(_Part):
@@ -111,12 +150,15 @@ class Provenance(_Part):
     spec: dict[str, Any] = {}
     preset: dict[str, Any] = {}
     reference: dict[str, Any] = {}  # the solution that `to_accurate` compares with
+    teacher_check: dict[Text, Number] = {}  # its error, and the student's expected one
     starts: StartsPart = StartsPart()
     start: Text = ""  # the one that ended best
     distance: Text = ""  # that was learned with, and why if `auto` chose it
     secant: Number = 0.0  # slopes in time are secants of this half-width in lam; 0: exact
     evaluations: Annotated[int, Field(ge=0)] = 0  # on one sample, a backward pass as two
+    passes: Annotated[int, Field(ge=0)] = 0  # the same, with a guided evaluation as two
     teacher_evaluations: Annotated[int, Field(ge=0)] = 0
+    candidates: Annotated[list[CandidatePart], Field(max_length=1000)] = []  # of --passes
     skipped: Annotated[int, Field(ge=0)] = 0  # batches whose loss was not finite
     validation: Number | None = None
     rounding: dict[Text, Number] = {}  # RMS error of rounding network times, by kind
@@ -126,18 +168,27 @@ class Provenance(_Part):
 class Plan(_Part):
     """Solver + times + for which model."""
 
-    format: Literal["ld3-plan-1"] = "ld3-plan-1"
+    format: Literal["ld3-plan-1", "ld3-plan-2"] = "ld3-plan-1"  # 2: with guidance
     nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]
     solver: SolverPart
     times: Times
     net_times: Times
     corrections: Corrections = None
+    guidance: GuidancePart | None = None
     family: FamilyPart | None = None
     members: Annotated[list[Member], Field(max_length=100)] = []
     schedule: dict[str, Any]
     model: ModelPart
     learned: Provenance = Provenance()
     scores: dict[Text, Scores | FamilyScores] = {}
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Plans without guidance are written as they were before there was any."""
+        content: dict[str, Any] = serialise(self)
+        if self.guidance is None:
+            content.pop("guidance", None)
+        return content
 
     @classmethod
     def load(cls, path: Path | str) -> "Plan":
@@ -156,6 +207,7 @@ class Plan(_Part):
         if plan.solver.table is not None and (plan.family is not None or plan.members):
             raise PlanError(f"{name}: a solver with its own table is for one number of evaluations")
         _check_numbers(plan, name)
+        _check_guidance(plan, name)
         for member in plan.members:
             _check_numbers(plan.with_member(member), f"{name}: member {member.nfe}")
         return plan
@@ -174,13 +226,13 @@ class Plan(_Part):
         if self.family is None:
             known = sorted({self.nfe, *(member.nfe for member in self.members)})
             raise PlanError(
-                f"nfe: got {nfe}, wanted {', '.join(map(str, known))}: the plan was learned for "
+                f"nfe: got {nfe}, expected {', '.join(map(str, known))}: the plan was learned for "
                 "that; learn one for all with --nfe 4-10"
             )
         solver = self.make_solver()
         each = solver.nfe(1)
         if nfe < each or nfe % each:
-            raise PlanError(f"nfe: got {nfe}, wanted a multiple of {each} for {solver.name}")
+            raise PlanError(f"nfe: got {nfe}, expected a multiple of {each} for {solver.name}")
         warp = Warp(self.noise_schedule, self.family.low // each, self.family.high // each)
         density, shifts = (
             torch.tensor(numbers, dtype=torch.float64, device="cpu")
@@ -201,7 +253,21 @@ class Plan(_Part):
 
     def with_member(self, member: Member) -> "Plan":
         """This plan with the times of a member."""
-        return self.model_copy(update={**dict(member), "members": [], "family": None})
+        update = {**dict(member), "members": [], "family": None}
+        return self.without_guidance().model_copy(update=update)
+
+    def without_guidance(self) -> "Plan":
+        """The same solver and times, with full guidance at every evaluation."""
+        if self.guidance is None:
+            return self
+        return self.model_copy(update={"guidance": None, "format": "ld3-plan-1"})
+
+    @property
+    def passes(self) -> int:
+        """Runs of the network on one sample: one per evaluation, and one more if it is guided."""
+        if self.model.guidance == 1:
+            return self.nfe
+        return self.nfe + (self.nfe if self.guidance is None else len(self.guidance.guided))
 
     @property
     def grid(self) -> TimeGrid:
@@ -215,7 +281,7 @@ class Plan(_Part):
 
     @property
     def tuned(self) -> TunedSolver:
-        """The solver on its times, with the corrections."""
+        """The solver on its times, with corrections and guidance."""
         return tuned_from_json(dict(self), self.make_solver())
 
     @property
@@ -244,6 +310,8 @@ class Plan(_Part):
         rows, first = tensor_of(own.rows), torch.eye(1, self.nfe + 1, dtype=torch.float64)
         net_times = torch.tensor(own.net_times, dtype=torch.float64, device="cpu")
         table = Table(torch.cat([first, rows]), net_times)
+        if self.guidance is not None:
+            table = with_guidance(table, self.guidance.numbers())
         return table if prediction == "x0" else table.in_outputs(prediction, schedule)
 
     def increments(self) -> Increments:
@@ -281,9 +349,9 @@ class Plan(_Part):
                 continue  # it is that of one molecule; a plan serves all
             if got != wanted:
                 raise PlanError(
-                    f"plan: got a model with {what} {got}, wanted {wanted} as in "
+                    f"plan: got a model with {what} {got}, expected {wanted} as in "
                     f"{self.model.name!r}, for which the plan was learned; learn one for this "
-                    "model, or force its use"
+                    "model, or force its use (--force)"
                 )
 
 
@@ -326,26 +394,41 @@ def rows_of(full: Tensor | None) -> list[list[float]] | None:
 
 def tensor_of(rows: Sequence[Sequence[float]]) -> Tensor:
     """The inverse of :func:`rows_of`."""
-    full = torch.zeros(len(rows), len(rows) + 1, dtype=torch.float64, device="cpu")
+    return _padded(rows, len(rows) + 1)
+
+
+def _padded(rows: Sequence[Sequence[float]], width: int) -> Tensor:
+    """Rows of different lengths as a matrix, with zeros behind them."""
+    full = torch.zeros(len(rows), width, dtype=torch.float64, device="cpu")
     for n, row in enumerate(rows):
         full[n, : len(row)] = torch.tensor(row, dtype=torch.float64, device="cpu")
     return full
 
 
+def _guidance_lengths(guided: Sequence[int], count: int) -> list[int]:
+    """How many directions each of `count` evaluations may use: those of guided ones so far."""
+    return [sum(i <= j for i in guided) for j in range(count)]
+
+
 def tuned_to_json(tuned: TunedSolver) -> dict[str, Any]:
     """The numbers of a tuned solver, by the names they have in a plan."""
     grid = tuned.grid
-    return {
+    numbers: dict[str, Any] = {
         "times": grid.times.tolist(),
         "net_times": grid.net_times.tolist(),
         "corrections": rows_of(tuned.corrections),
     }
+    if tuned.guidance is not None:
+        numbers["guidance"] = GuidancePart.of(tuned.guidance).model_dump()
+    return numbers
 
 
 def tuned_from_json(content: Mapping[str, Any], solver: Solver) -> TunedSolver:
     """The inverse of :func:`tuned_to_json`."""
     grid, rows = TimeGrid.of(content["times"], content["net_times"]), content["corrections"]
-    return TunedSolver(solver, grid, None if rows is None else tensor_of(rows))
+    part = content.get("guidance")
+    guidance = None if part is None else GuidancePart.model_validate(part).numbers()
+    return TunedSolver(solver, grid, None if rows is None else tensor_of(rows), guidance)
 
 
 def _check_numbers(plan: Plan, name: str) -> None:
@@ -360,10 +443,8 @@ def _check_numbers(plan: Plan, name: str) -> None:
         raise PlanError(f"{name}: got nfe {plan.nfe}, expected {wanted} for {grid.steps} steps")
     if own is not None and plan.corrections is not None:
         raise PlanError(f"{name}: got corrections beside a table of its own, expected one of them")
-    for what, rows in (
-        ("corrections", plan.corrections),
-        ("solver.table", None if own is None else own.rows),
-    ):
+    tables = {"corrections": plan.corrections, "solver.table": own and own.rows}
+    for what, rows in tables.items():
         lengths = [len(row) for row in rows or ()]
         if rows is not None and lengths != list(range(2, wanted + 2)):
             raise PlanError(
@@ -374,3 +455,28 @@ def _check_numbers(plan: Plan, name: str) -> None:
         times = plan.noise_schedule
         if not all(times.t_min <= t <= times.t_max for t in own.net_times):
             raise PlanError(f"{name}: solver.table: got network times outside of the schedule")
+
+
+def _check_guidance(plan: Plan, name: str) -> None:
+    """Guided evaluations in order, and a row for each evaluation."""
+    part = plan.guidance
+    if (part is None) != (plan.format == "ld3-plan-1"):
+        raise PlanError(
+            f"{name}: format: got {plan.format} {'with' if part else 'without'} guidance, expected "
+            "ld3-plan-1 without and ld3-plan-2 with it"
+        )
+    if part is None:
+        return
+    if plan.family is not None or plan.members:
+        raise PlanError(f"{name}: guidance: got some in a plan for several NFE, expected one NFE")
+    if part.guided != sorted(set(part.guided)) or not set(part.guided) <= set(range(plan.nfe)):
+        raise PlanError(
+            f"{name}: guidance: got guided evaluations {part.guided[:12]}, expected rising numbers "
+            f"from 0 to {plan.nfe - 1}"
+        )
+    lengths, wanted = [len(row) for row in part.rows], _guidance_lengths(part.guided, plan.nfe)
+    if lengths != wanted:
+        raise PlanError(
+            f"{name}: guidance: got rows of {lengths[:12]} numbers, expected {wanted[:12]}: one "
+            "for each guided evaluation so far"
+        )

@@ -1,4 +1,4 @@
-"""What a network predicts, and the one way to x0.
+"""Predictions of networks, and their conversion to x0.
 
 With x = alpha x0 + sigma eps a network may output x0, the noise eps, v = alpha eps - sigma x0
 (Salimans and Ho 2022), the flow velocity u = eps - x0 or its reverse w = x0 - eps, which points
@@ -10,8 +10,8 @@ from noise to data (InstaFlow). Each is an affine function of x0 given x:
     x0   = (x - sigma u) / (alpha + sigma)
     x0   = (x + sigma w) / (alpha + sigma)
 
-With decoupled network times alpha and sigma are those of the time the network was *told*, as in
-the LD3 paper's code.
+With decoupled network times alpha and sigma are those at the network time, as in the LD3 paper's
+code.
 """
 
 from typing import Literal, get_args
@@ -33,11 +33,9 @@ def to_x0(prediction: Prediction, out: Tensor, x: Tensor, alpha: Tensor, sigma: 
             norm = alpha**2 + sigma**2
             return (alpha / norm) * x - (sigma / norm) * out
         case "flow":
-            norm = alpha + sigma
-            return (x - sigma * out) / norm
+            return (x - sigma * out) / (alpha + sigma)
         case "reverse-flow":
-            norm = alpha + sigma
-            return (x + sigma * out) / norm
+            return (x + sigma * out) / (alpha + sigma)
 
 
 def to_eps(x0: Tensor, x: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
 """A learning problem, and the student: a solver with few steps, compared with a teacher's samples.
 
 The student runs tables in x0 form on training or validation pairs. It counts what that costs, in
-evaluations of the network on one sample. A backward pass counts as two.
+evaluations of the network on one sample. A backward pass counts as two. *Passes* count an
+evaluation with classifier-free guidance twice, because it runs the network with and without the
+condition.
 
 Memory: the backward pass keeps the activations of the last `KEPT` network calls. Earlier ones are
 computed again, so that memory does not grow with the number of steps.
@@ -17,9 +19,10 @@ the student replaces the slope of the denoiser D in lam by
 with lam - h and lam + h cut at the ends of the schedule.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -41,12 +44,16 @@ SECANT = 0.1  # h for networks that ripple in time
 SHORT = 0.002  # h that stands for the slope at a point
 
 Part = Literal["train", "valid"]
+PARTS: tuple[Part, ...] = get_args(Part)
+Output = Literal["guided", "both", "conditional"]
+"""Of one evaluation: D with guidance inside; or, with guidance in the table, D with the condition
+and the direction of guidance, or D with the condition alone."""
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a search or the learner is given: make few steps of `solver` match the teacher."""
+    """The input of a search or the learner: make few steps of `solver` match the teacher."""
 
     model: Model
     solver: Solver
@@ -55,13 +62,17 @@ class Problem:
     train: Pairs
     valid: Pairs
     guidance: float = 1.0
+    guided: tuple[int, ...] | None = None  # evaluations with both passes, if guidance is learned
     secant: float = 0.0  # h in lam; 0: the slope at the point
     batch: int = 64  # samples at a time where no gradient is needed
-    share: Share = alone  # who makes the pieces of the work
+    share: Share = alone  # which process makes which piece of the work
 
     @property
     def nfe(self) -> int:
         return self.solver.nfe(self.steps)
+
+    def pairs(self, part: Part) -> Pairs:
+        return self.train if part == "train" else self.valid
 
 
 class Student:
@@ -70,9 +81,12 @@ class Student:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.evaluations = 0
-        self._pairs: dict[Part, Pairs] = {"train": problem.train, "valid": problem.valid}
-        self._targets = {part: self._target(pairs.target) for part, pairs in self._pairs.items()}
-        self._first: dict[Part, Tensor] = {}
+        self.passes = 0
+        self._first: dict[tuple[Part, Output], list[Tensor]] = {}
+        self._targets: dict[Part, Features] = {}
+        for part in PARTS:
+            y, d = problem.pairs(part).target, problem.distance
+            self._targets[part] = d.target(y) if isinstance(d, FeatureDistance) else (y,)
 
     def losses(
         self, part: Part, index: Tensor, table: Table, noise: Tensor | None = None
@@ -97,22 +111,26 @@ class Student:
             own = None if noise is None else noise[i]
             return {"losses": self._losses(part, index[i], table, own)}
 
-        self.known(part, noise)
+        for guided in {table.guided for table in tables}:
+            self.known(part, guided, noise)
         made = self.shared(make, [(table, i) for table in tables for i in batches])
         for _ in tables:
             yield torch.cat([next(made)["losses"] for _ in batches])
 
     def shared(self, make: Callable[[Item], Tensors], items: Sequence[Item]) -> Iterator[Tensors]:
-        """What `make` gives for each item, in order; evaluations count, whoever made them."""
+        """`make(item)` for each item, in order; evaluations count, whichever process made them."""
 
         def counted(item: Item) -> Tensors:
-            before = self.evaluations
+            before = (self.evaluations, self.passes)
             made = make(item)
-            spent, self.evaluations = self.evaluations - before, before
-            return {**made, "evaluations": torch.tensor(spent, device="cpu")}
+            spent = (self.evaluations - before[0], self.passes - before[1])
+            self.evaluations, self.passes = before
+            return {**made, "spent": torch.tensor(spent, device="cpu")}
 
         for made in self.problem.share(counted, items):
-            self.evaluations += int(made.pop("evaluations"))
+            evaluations, passes = made.pop("spent").tolist()
+            self.evaluations += evaluations
+            self.passes += passes
             yield made
 
     def _losses(self, part: Part, index: Tensor, table: Table, noise: Tensor | None) -> Tensor:
@@ -137,29 +155,33 @@ class Student:
         The `known` first answers are not evaluated again. By default that is D(x_T, t_max) for the
         noise of the pairs themselves, which is evaluated once for all pairs.
         """
-        problem, pairs = self.problem, self._pairs[part]
+        model, pairs = self.problem.model, self.problem.pairs(part)
         if known is None:
-            known = [first[index] for first in self.known(part, noise)]
-        cond = take(pairs.cond, index)
-        denoise = self._denoise(cond)
-        if torch.is_grad_enabled():
-            again = table.nfe - len(known) - KEPT
-            both = (self._denoise(cond, checkpoint=True), denoise)
-            if problem.secant > 0:
-                schedule, h = problem.model.schedule, problem.secant
-                both = (_with_secant(both[0], schedule, h), _with_secant(both[1], schedule, h))
-            denoise = _in_turn(both[0], again, both[1])
+            known = [first[index] for first in self.known(part, table.guided, noise)]
+        networks = self._networks(take(pairs.cond, index), table)
         z = pairs.noise[index] if noise is None else noise
-        return table.follow(denoise, start(problem.model, z), known, space_of(problem.model))
+        return table.follow(networks, start(model, z), known, space_of(model))
 
-    @torch.no_grad()
+    def _networks(self, cond: Cond, table: Table) -> list[Denoise]:
+        """The denoiser of each evaluation; with gradients, the last KEPT keep their activations."""
+        with_gradient, made = torch.is_grad_enabled(), dict[tuple[Output, bool], Denoise]()
+        schedule, h = self.problem.model.schedule, self.problem.secant
+        networks = []
+        for n in range(table.nfe):
+            key = (output_of(n, table.guided), with_gradient and n < table.nfe - KEPT)
+            if key not in made:
+                made[key] = self._denoise(cond, *key)
+                if with_gradient and h > 0:
+                    made[key] = _with_secant(made[key], schedule, h)
+            networks.append(made[key])
+        return networks
+
     def mean_loss(
         self, table: Table, noise: Tensor | None = None, limit: int = 0, power: float = 1.0
     ) -> float:
         """(mean d^power)^(1/power) over the validation pairs, or the first `limit` of them."""
         return next(self.mean_losses([table], noise, limit, power))
 
-    @torch.no_grad()
     def mean_losses(
         self,
         tables: Sequence[Table],
@@ -177,7 +199,7 @@ class Student:
     @torch.no_grad()
     def squared_error(self, part: Part, index: Tensor, x: Tensor) -> float:
         """Mean squared error of the samples, scaled from the variance of targets to that of x."""
-        target = self._pairs[part].target
+        target = self.problem.pairs(part).target
         error = (self.problem.model.decode(x) - target[index]).double().square().flatten(1).mean(1)
         return float(error.mean() * self.vectors(x).double().var() / target.double().var())
 
@@ -185,20 +207,20 @@ class Student:
         """x (B, ...) where it is a vector; else the decoded sample, whose changes have a size."""
         return x if space_of(self.problem.model) is None else self.problem.model.decode(x)
 
-    @torch.no_grad()
-    def residual(self, x: Tensor, index: Tensor) -> Tensor:
-        """r (B, F) for training pairs, whose squared length is d.
+    def residual(self, x: Tensor, index: Tensor, part: Part = "train") -> Tensor:
+        """r (B, F) for the pairs at `index`, whose squared length is d.
 
         Exact for l2 and feature distances. For others r is the l2 residual with one weight per
-        sample that makes it so at this x.
+        sample, without a slope, that makes it so at this x.
         """
         sample = self.problem.model.decode(x)
-        target = tuple(f[index] for f in self._targets["train"])
+        target = tuple(f[index] for f in self._targets[part])
         distance = self.problem.distance
         if isinstance(distance, FeatureDistance):
             return distance.residual(sample, target)
         r = (sample - target[0]).double().flatten(1) / sample[0].numel() ** 0.5
-        weight = distance(sample, target[0]).double() / r.square().sum(1).clamp_min(TINY)
+        with torch.no_grad():
+            weight = distance(sample, target[0]).double() / r.square().sum(1).clamp_min(TINY)
         weighted: Tensor = weight.sqrt()[:, None] * r
         return weighted
 
@@ -207,7 +229,8 @@ class Student:
         """sum (s(SHORT) - s(SECANT))^2 / sum s(SECANT)^2, with s(h) the secant of D in lam.
 
         The sums run over the inner points of the student's trajectories on validation pairs. The
-        value is near 0 for a smooth network; at 1 and above the slope at a point misleads.
+        value is near 0 for a smooth network; at 1 and above the slope at a point misleads. It is 0
+        where a sum is not finite.
         """
         model, pairs = self.problem.model, self.problem.valid
         schedule, space = model.schedule, space_of(model)
@@ -233,73 +256,67 @@ class Student:
         for made in self.shared(make, chunks(min(samples, len(pairs)), self.problem.batch)):
             for near, far in made["squares"].tolist():
                 apart, total = apart + near, total + far
-        return apart / total if total > 0 else 0.0
-
-    def prepare(self) -> None:
-        """Evaluate D(x_T, t_max) for all pairs, which hard forcing needs once."""
-        for part in self._pairs:
-            self._first_answers(part)
+        return apart / total if total > 0 and math.isfinite(apart / total) else 0.0
 
     @torch.no_grad()
-    def _first_answers(self, part: Part) -> Tensor:
-        """D(x_T, t_max) for the noise of all pairs."""
-        if part not in self._first:
-            model, pairs = self.problem.model, self._pairs[part]
+    def known(
+        self, part: Part, guided: tuple[int, ...] | None = None, noise: Tensor | None = None
+    ) -> list[Tensor]:
+        """D(x_T, t_max) of all pairs, evaluated once; with both passes also the direction.
+
+        Nothing if the student has noise of its own. `guided` are the evaluations with both passes,
+        as a table has them.
+        """
+        key = (part, output_of(0, guided))
+        if noise is not None:
+            return []
+        if key not in self._first:
+            model, pairs = self.problem.model, self.problem.pairs(part)
             t = torch.tensor(model.schedule.t_max, dtype=torch.float64, device="cpu")
 
             def make(i: Tensor) -> Tensors:
-                x = start(model, pairs.noise[i])
-                return {"answers": self._denoise(take(pairs.cond, i))(x, t)}
+                denoise = self._denoise(take(pairs.cond, i), key[1])
+                answer = denoise(start(model, pairs.noise[i]), t)
+                return {"answers": answer if key[1] == "both" else answer[None]}
 
-            made = self.shared(make, chunks(len(pairs), self.problem.batch))
-            self._first[part] = torch.cat([one["answers"] for one in made])
-        return self._first[part]
+            made = list(self.shared(make, chunks(len(pairs), self.problem.batch)))
+            self._first[key] = list(torch.cat([one["answers"] for one in made], 1))
+        return self._first[key]
 
-    def known(self, part: Part, noise: Tensor | None = None) -> list[Tensor]:
-        """The answers that need no evaluation: the first, unless the student has its own noise."""
-        return [self._first_answers(part)] if noise is None else []
-
-    def _denoise(self, cond: Cond, checkpoint: bool = False) -> Denoise:
-        """The denoiser; every call adds its cost to `evaluations`.
+    def _denoise(self, cond: Cond, kind: Output = "guided", checkpoint: bool = False) -> Denoise:
+        """The denoiser; every call adds its cost to `evaluations` and `passes`.
 
         A call costs 1 per sample; with a gradient 2 more, and 1 more if it is computed again.
         """
-        problem = self.problem
-        denoise = bind(problem.model, cond, guidance=problem.guidance, checkpoint=checkpoint)
+        scale = 1.0 if kind == "conditional" else self.problem.guidance
+        model, both = self.problem.model, kind == "both"
+        denoise = bind(model, cond, guidance=scale, checkpoint=checkpoint, both=both)
+        each = 1 if scale == 1 else 2  # passes
 
         def counted(x: Tensor, t: Tensor) -> Tensor:
             backward = 2 + checkpoint if torch.is_grad_enabled() else 0
             self.evaluations += (1 + backward) * len(x)
+            self.passes += each * (1 + backward) * len(x)
             return denoise(x, t)
 
         return counted
 
-    def _target(self, target: Tensor) -> Features:
-        if isinstance(self.problem.distance, FeatureDistance):
-            return self.problem.distance.target(target)
-        return (target,)
-
 
 def raised(losses: Tensor, power: float) -> Tensor:
-    """losses^power; a power below 1 lets distant samples count less."""
+    """losses^power; a power below 1 gives outliers less weight."""
     return losses if power == 1 else losses.clamp_min(TINY) ** power
+
+
+def output_of(n: int, guided: Sequence[int] | None) -> Output:
+    """The output of evaluation n of a table."""
+    if guided is None:
+        return "guided"
+    return "both" if n in guided else "conditional"
 
 
 def chunks(count: int, size: int) -> list[Tensor]:
     """0 .. count-1 in order, `size` at a time."""
     return list(torch.split(torch.arange(count, device="cpu"), size)) if count else []
-
-
-def _in_turn(first: Denoise, count: int, then: Denoise) -> Denoise:
-    """A denoiser for one trajectory: `first` for `count` calls, then `then`."""
-    left = count
-
-    def denoise(x: Tensor, t: Tensor) -> Tensor:
-        nonlocal left
-        left -= 1
-        return first(x, t) if left >= 0 else then(x, t)
-
-    return denoise
 
 
 def _with_secant(denoise: Denoise, schedule: Schedule, h: float) -> Denoise:

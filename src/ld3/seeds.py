@@ -15,7 +15,7 @@ from torch import Tensor
 from ld3.errors import SpecError
 
 Purpose = Literal[
-    "training", "validation", "held-out", "evaluation", "reference", "pictures", "bound",
+    "training", "validation", "held-out", "evaluation", "reference", "images", "bound",
     "illustration",
 ]  # fmt: skip
 
@@ -35,10 +35,8 @@ RANGES: dict[Purpose, SeedRange] = {
     "validation": SeedRange(BILLION, 10_000, 100_000),
     "held-out": SeedRange(2 * BILLION, BILLION),
     "evaluation": SeedRange(3 * BILLION, BILLION // 2),  # samples of set metrics
-    "reference": SeedRange(
-        3 * BILLION + BILLION // 2, BILLION // 2
-    ),  # the set they are compared to
-    "pictures": SeedRange(4 * BILLION, BILLION),
+    "reference": SeedRange(7 * BILLION // 2, BILLION // 2),  # the set they are compared to
+    "images": SeedRange(4 * BILLION, BILLION),
     "bound": SeedRange(5 * BILLION, BILLION),
     "illustration": SeedRange(6 * BILLION, BILLION),
 }

@@ -33,6 +33,14 @@ MAX_JSON = 16 * 2**20  # bytes: a plan has a few thousand
 LEFTOVER = 3600  # seconds after which a temporary file belongs to nobody
 
 
+def make_folder(path: Path) -> None:
+    """A folder and those above it; it may be there already."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot write {path}: {_reason(error)}; nothing was changed") from None
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace the file at `path` in one move; its folder is made if need be."""
     write_parts(path, [content])
@@ -50,8 +58,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of the one at `path` when all went well."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_dir():
-            raise IsADirectoryError(f"{path} is a folder")
+        if path.is_dir() or not _is_replaceable(path):
+            raise IsADirectoryError(f"{path} is a folder or device")
         beside = path.parent / f".{secrets.token_hex(8)}.tmp"
         try:
             with beside.open("x+b") as file:  # a new file, with the rights that the umask leaves
@@ -72,6 +80,31 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
             os.close(folder)
 
 
+class _Enough(Exception):
+    """Ends a check."""
+
+
+def check_writable(path: Path) -> None:
+    """Raise now what :func:`write_bytes` would raise later; nothing stays behind."""
+    new = [folder for folder in path.parents if not os.path.exists(folder)]
+    try:
+        with suppress(_Enough), replacing(path):
+            raise _Enough
+    finally:
+        for folder in new:  # the innermost first
+            with suppress(OSError, ValueError):
+                folder.rmdir()
+
+
+def _is_replaceable(path: Path) -> bool:
+    """A renamed file would take the place of a device or pipe; of a link or file it may."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
 def write_json(path: Path, content: object) -> None:
     """As readable JSON; numbers in full precision, NaN refused."""
     write_bytes(path, (json.dumps(content, indent=2, allow_nan=False) + "\n").encode())
@@ -82,15 +115,25 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     write_bytes(path, encode_tensors(_contiguous(tensors)))
 
 
-def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """The content of a regular file: no folder, device or pipe, which might never end."""
+def file_size(path: Path) -> int:
+    """The bytes of a regular file: no folder, device or pipe, which might never end."""
     try:
         facts = path.stat()
-        if not stat.S_ISREG(facts.st_mode):
-            raise StoreError(f"cannot read {path}: got a folder or device, expected a file")
-        if most is not None and facts.st_size > most:
-            raise StoreError(f"{path}: got {facts.st_size} bytes, expected at most {most}")
-        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot read {path}: {_reason(error)}") from None
+    if not stat.S_ISREG(facts.st_mode):
+        raise StoreError(f"cannot read {path}: got a folder or device, expected a file")
+    return facts.st_size
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The content of a regular file."""
+    size = file_size(path)
+    if most is not None and size > most:
+        raise StoreError(f"{path}: got {size} bytes, expected at most {most}")
+    try:
+        with path.open("rb") as file:
+            return file.read(-1 if most is None else most)  # files of /proc have no size
     except (OSError, ValueError) as error:
         raise StoreError(f"cannot read {path}: {_reason(error)}") from None
 

@@ -1,6 +1,6 @@
 """A solver on a grid, compiled to numbers.
 
-With the times fixed every method here is linear in what the network says. Let o_n be its n-th
+With the times fixed every method here is linear in the outputs of the network. Let o_n be its n-th
 output, given at state X_n and network time t^c. Then
 
     X_n = V[n, 0] x_T + sum_{j < n} V[n, 1 + j] o_j         n = 0..M-1,   X_M the sample
@@ -12,6 +12,11 @@ the numbers too. One executor of a dozen lines runs any method from its table.
 
 A tuned solver is such a table with corrections added to the weights of its x0 form.
 
+With guidance in the table (:mod:`ld3.guidance`) the outputs are those of single passes. Evaluation
+j gives o_j with the condition and, if it is guided, a direction e_j as well; each has a column:
+
+    x_T, o_0, (e_0), o_1, (e_1), ..
+
 States that are not vectors (:mod:`ld3.spaces`) are moved, step by step, by tangents:
 
     X_{n+1} = move(X_n, sum_{j <= n} (V[n+1, 1+j] - V[n, 1+j]) o_j)
@@ -21,7 +26,7 @@ vectors, where a move is a sum, both forms are the same.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,11 +36,16 @@ from torch.autograd.function import once_differentiable
 
 from ld3.errors import PlanError, SpecError
 from ld3.grids import Knots, TimeGrid, knots
+from ld3.guidance import Guidance
 from ld3.predictions import Prediction, to_x0
 from ld3.sampling import integrate
 from ld3.schedules import Parts, Schedule, logarithms
 from ld3.solvers.base import Denoise, Solver, combine
 from ld3.spaces import Space
+
+Networks = Denoise | Sequence[Denoise]
+"""One network, or one per evaluation. That of a guided evaluation gives (2, B, *S): the output with
+the condition, and the direction of guidance."""
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -65,11 +75,8 @@ class _WeightedSum(torch.autograd.Function):
             flat = slope.flatten()
             products = [torch.dot(flat, tensor.flatten()) for tensor in tensors]
             on_weights = torch.stack(products).to(weights.device, weights.dtype)
-        wanted = ctx.needs_input_grad[1:]
-        numbers = weights.tolist()
-        return on_weights, *(
-            w * slope if asked else None for w, asked in zip(numbers, wanted, strict=True)
-        )
+        terms = zip(weights.tolist(), ctx.needs_input_grad[1:], strict=True)
+        return on_weights, *(w * slope if needed else None for w, needed in terms)
 
 
 @dataclass(frozen=True)
@@ -79,70 +86,91 @@ class Table:
     weights: Tensor  # (M+1, M+1), row n holds the weights of X_n on x_T, o_0 .. o_{M-1}; of
     # a schedule with P parts (M+1, M+1, P), on eps
     net_times: Tensor  # (M,)
+    guided: tuple[int, ...] | None = None  # evaluations with two passes; None: guidance is outside
 
     @property
     def nfe(self) -> int:
         return len(self.net_times)
 
-    def run(self, network: Denoise, x: Tensor, space: Space | None = None) -> Tensor:
+    def before(self, n: int) -> int:
+        """The number of outputs before evaluation n: one each, and one more if it is guided."""
+        return n + sum(i < n for i in self.guided or ())
+
+    def run(self, network: Networks, x: Tensor, space: Space | None = None) -> Tensor:
         """The sample from x = x_T, with numbers for weights: no gradient reaches the table."""
         if space is not None:
             fixed = Table(self.weights.detach(), self.net_times.detach())
             return fixed._moved(network, x, (), space)[0]
-        state, outputs = x, []
-        for t, on_start, on_state, on_outputs in self._program:
-            outputs.append(network(state, t))
+        state, outputs = x, list[Tensor]()
+        for n, (t, on_start, on_state, on_outputs) in enumerate(self._program):
+            outputs += self._evaluated(network, n, state, t)
             state = on_state * state if on_start == 0 else on_start * x
             for j, weight in on_outputs:
                 state.add_(outputs[j], alpha=weight)
         return state
 
     def follow(
-        self, network: Denoise, x: Tensor, known: Sequence[Tensor] = (), space: Space | None = None
+        self, network: Networks, x: Tensor, known: Sequence[Tensor] = (), space: Space | None = None
     ) -> tuple[Tensor, list[Tensor]]:
-        """The sample with gradients to the table, and all outputs; `known` ones are not asked."""
+        """The sample with gradients to the table, and all outputs; `known` are the first ones."""
         if space is not None:
             return self._moved(network, x, known, space)
         outputs = list(known)
-        for n in range(len(outputs), self.nfe):
-            state: Tensor = _WeightedSum.apply(self.weights[n, : n + 1], x, *outputs)  # type: ignore[no-untyped-call]
-            outputs.append(network(state, self.net_times[n]))
+        for n in range(self.nfe):
+            if self.before(n) < len(known):
+                continue
+            row = self.weights[n, : 1 + len(outputs)]
+            state: Tensor = _WeightedSum.apply(row, x, *outputs)  # type: ignore[no-untyped-call]
+            outputs += self._evaluated(network, n, state, self.net_times[n])
         sample: Tensor = _WeightedSum.apply(self.weights[-1], x, *outputs)  # type: ignore[no-untyped-call]
         return sample, outputs
 
+    def _evaluated(self, network: Networks, n: int, x: Tensor, t: Tensor) -> Sequence[Tensor]:
+        """The outputs of evaluation n."""
+        out = network(x, t) if callable(network) else network[n](x, t)
+        return out.unbind() if n in (self.guided or ()) else (out,)
+
     def _moved(
-        self, network: Denoise, x: Tensor, known: Sequence[Tensor], space: Space
+        self, network: Networks, x: Tensor, known: Sequence[Tensor], space: Space
     ) -> tuple[Tensor, list[Tensor]]:
         """The sample on a space, and all outputs, tangents (B, D)."""
         steps = self.weights.diff(dim=0)[:, 1:].index_select(-1, space.parts)  # (M, M, D)
         state, outputs = x, list(known)
         for n in range(self.nfe):
             if n == len(outputs):
-                outputs.append(network(state, self.net_times[n]))
+                outputs += self._evaluated(network, n, state, self.net_times[n])
             newest = outputs[n]
             weights = steps[n, : n + 1].to(newest.device, newest.dtype)
             state = space.move(state, combine(weights.unbind(), outputs[: n + 1]))
         return state, outputs
 
     def in_outputs(self, prediction: Prediction, schedule: Schedule) -> "Table":
-        """From the x0 form to the network's own outputs: m_j = x0 behind o_j at X_j."""
-        unit = _unit_vectors(self.nfe + 1, schedule)
+        """From the x0 form to the network's own outputs: m_j = x0 behind o_j at X_j.
+
+        A direction is a difference of two outputs at the same state, so that X_j cancels.
+        """
+        unit = _unit_vectors(1 + self.before(self.nfe), schedule)
         alphas, sigmas = (value.exp() for value in logarithms(schedule, self.net_times))
-        answers: list[Tensor] = []
-        rows: list[Tensor] = []
+        answers, rows = list[Tensor](), list[Tensor]()
         for n, row in enumerate(self.weights):
-            rows.append(combine(row[: n + 1].unbind(), (unit[0], *answers)))
+            rows.append(combine(row[: 1 + len(answers)].unbind(), (unit[0], *answers)))
             if n < self.nfe:
-                alpha, sigma = alphas[n], sigmas[n]
-                answers.append(to_x0(prediction, unit[n + 1], rows[n], alpha, sigma))
-        return Table(torch.stack(rows), self.net_times)
+                own = unit[1 + len(answers) : 1 + self.before(n + 1)]
+                for out, x in zip(own, (rows[n], torch.zeros_like(rows[n])), strict=False):
+                    answers.append(to_x0(prediction, out, x, alphas[n], sigmas[n]))
+        return replace(self, weights=torch.stack(rows))
 
     def tail(self, begin: int) -> "Table":
         """An x0 form from its state X_b on: on that state, and the answers after it.
 
-        X_n = (V[n, 0] / V[b, 0]) X_b + sum_{j >= b} .. x0_j. What belonged to answers before b goes
-        to the first one after, so that a network that always gives one x0 is still exact.
+        X_n = (V[n, 0] / V[b, 0]) X_b + sum_{j >= b} .. x0_j. The weights of answers before b go to
+        x0_b, so that a network that always gives one x0 is still exact.
         """
+        if self.guided is not None:
+            raise PlanError(
+                "table: got one with guidance, expected one without: a start in the middle has no "
+                "directions to reuse"
+            )
         share = self.weights[begin:, :1] / self.weights[begin, 0]
         rest = self.weights[begin:, 1:] - share * self.weights[begin, 1:]
         own = rest[:, begin:].clone()
@@ -156,18 +184,25 @@ class Table:
                 "plan: got one for states that are not vectors, expected one for vectors: other "
                 "tools add steps up"
             )
-        rows = self.in_outputs(form, schedule).weights.detach()
-        ratios, weights = [], []
-        for n in range(self.nfe):
-            r = rows[n + 1, 0] / rows[n, 0]
-            if not bool(torch.isfinite(r)):
-                raise PlanError(
-                    f"table: got no weight on the noise in row {n}, wanted one in each; the plan's "
-                    "corrections cannot be run step by step"
-                )
-            ratios.append(r.item())
-            weights.append((rows[n + 1, 1 : n + 2] - r * rows[n, 1 : n + 2]).tolist())
-        return Increments(form, ratios, weights, self.net_times)
+        if self.guided is not None:
+            raise PlanError(
+                "plan: got one with guidance in it, expected one without: this tool mixes the "
+                "passes itself; learn without +guidance and --passes"
+            )
+        ratios, steps = self.in_outputs(form, schedule)._steps()
+        if not bool((finite := torch.isfinite(ratios)).all()):
+            raise PlanError(
+                f"table: got no weight on the noise in row {int(finite.long().argmin())}, expected "
+                "one in each; the plan's corrections cannot be run step by step"
+            )
+        weights = [row[: n + 1].tolist() for n, row in enumerate(steps)]
+        return Increments(form, ratios.tolist(), weights, self.net_times)
+
+    def _steps(self) -> tuple[Tensor, Tensor]:
+        """r_n = V[n+1, 0] / V[n, 0] (M,) and V[n+1, 1+j] - r_n V[n, 1+j], as numbers."""
+        rows = self.weights.detach()
+        ratios = rows[1:, 0] / rows[:-1, 0]
+        return ratios, rows[1:, 1:] - ratios[:, None] * rows[:-1, 1:]
 
     @cached_property
     def _program(self) -> list[tuple[Tensor, float, float, list[tuple[int, float]]]]:
@@ -176,11 +211,9 @@ class Table:
         The incremental form is X_{n+1} = r X_n + sum_j (V[n+1, 1+j] - r V[n, 1+j]) o_j with
         r = V[n+1, 0] / V[n, 0]; for many methods most of its terms cancel.
         """
-        rows = self.weights.detach()
-        program = []
-        for n, t in enumerate(self.net_times.detach().unbind()):
-            r = rows[n + 1, 0] / rows[n, 0]
-            direct, step = rows[n + 1, 1:], rows[n + 1, 1:] - r * rows[n, 1:]
+        rows, program = self.weights.detach(), []
+        for n, (t, r, step) in enumerate(zip(self.net_times.detach(), *self._steps(), strict=True)):
+            direct = rows[n + 1, 1:]
             noise_floor = 1e-13 * rows[n : n + 2].abs().max()
             step = torch.where(step.abs() > noise_floor, step, torch.zeros_like(step))
             shorter = bool(torch.isfinite(r)) and step.count_nonzero() <= direct.count_nonzero()
@@ -192,11 +225,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Increments:
-    """X_{n+1} = ratios[n] X_n + sum_{j <= n} weights[n][j] a_j, with a_j what the network says of
+    """X_{n+1} = ratios[n] X_n + sum_{j <= n} weights[n][j] a_j, with a_j the network's estimate of
     `form`: x0, the noise eps or the flow velocity.
 
     These three do not change along the exact path of one x0 and one noise, so that a run may begin
-    at any X_b: the weights of what was not asked go to a_b.
+    at any X_b: the weights of the estimates before b go to a_b.
     """
 
     form: Prediction
@@ -212,6 +245,7 @@ class TunedSolver:
     solver: Solver
     grid: TimeGrid
     corrections: Tensor | None = None  # (M, M+1): added to rows 1..M
+    guidance: Guidance | None = None  # None: at every evaluation, in full
 
     @property
     def nfe(self) -> int:
@@ -219,21 +253,24 @@ class TunedSolver:
 
     def table(self, schedule: Schedule, prediction: Prediction = "x0") -> Table:
         """Compiled for a noise schedule and the network's prediction; differentiable."""
-        return compile_table(self.solver, knots(schedule, self.grid), prediction, self.corrections)
+        k = knots(schedule, self.grid)
+        return compile_table(self.solver, k, prediction, self.corrections, self.guidance)
 
 
 def compile_table(
-    solver: Solver, k: Knots, prediction: Prediction = "x0", corrections: Tensor | None = None
+    solver: Solver,
+    k: Knots,
+    prediction: Prediction = "x0",
+    corrections: Tensor | None = None,
+    guidance: Guidance | None = None,
 ) -> Table:
     """Run the solver on unit vectors: the states are then the rows of V.
 
-    `corrections` (M, M+1) are added to rows 1..M in the x0 form. For a schedule with parts the
-    table is on eps, whatever `prediction` says.
+    `corrections` (M, M+1) are added to rows 1..M in the x0 form. With `guidance` the table has a
+    column for each pass. For a schedule with parts the table is on eps, for every `prediction`.
     """
-    count = solver.nfe(k.steps)
-    unit = _unit_vectors(count + 1, k.schedule)
-    rows: list[Tensor] = []
-    net_times: list[Tensor] = []
+    unit = _unit_vectors(solver.nfe(k.steps) + 1, k.schedule)
+    rows, net_times = list[Tensor](), list[Tensor]()
 
     def answer(state: Tensor, t: Tensor) -> Tensor:
         rows.append(state)
@@ -247,8 +284,24 @@ def compile_table(
         weights = torch.cat([weights[:1], weights[1:] + added])
     table = Table(weights, torch.stack(net_times))
     if isinstance(k.schedule, Parts):
+        if guidance is not None:
+            raise SpecError("guidance: got some in the plan, expected none where states are poses")
         return _tangent_table(table, k.schedule, corrections is not None)
+    if guidance is not None:
+        table = with_guidance(table, guidance)
     return table if prediction == "x0" else table.in_outputs(prediction, k.schedule)
+
+
+def with_guidance(table: Table, guidance: Guidance) -> Table:
+    """An x0 form V with m_j = c_j + sum_i A[j, i] e_i put in: the columns of e are V A."""
+    guided = guidance.guided
+    on_directions = table.weights[:, 1:] @ guidance.weights  # (M+1, |S|)
+    columns = [table.weights[:, 0]]
+    for j in range(table.nfe):
+        columns.append(table.weights[:, 1 + j])
+        if j in guided:
+            columns.append(on_directions[:, guided.index(j)])
+    return Table(torch.stack(columns, 1), table.net_times, guided)
 
 
 def _unit_vectors(count: int, schedule: Schedule) -> Tensor:

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 
 from ld3.errors import ModelError
-from ld3.grids import knots
 from ld3.known_grids import make_grid
-from ld3.models import Cond, Model, bind_network, start, take
+from ld3.models import Cond, Model, bind_network, bind_passes, start, take
 from ld3.predictions import Prediction
 from ld3.schedules import Schedule
 from ld3.seeds import noise
 from ld3.solvers import Solver, make_solver
 from ld3.spaces import space_of
-from ld3.table import Table, compile_table
+from ld3.table import Table, TunedSolver
 
 BATCH = 32  # samples at a time
+SHARE = 0.1  # of the student's error that the teacher's may have
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,25 @@ class Teacher:
 
     def table(self, schedule: Schedule, prediction: Prediction) -> Table:
         grid = make_grid(self.grid, schedule, self.steps)
-        return compile_table(self.make_solver(), knots(schedule, grid), prediction)
+        return TunedSolver(self.make_solver(), grid).table(schedule, prediction)
+
+
+@dataclass(frozen=True)
+class TeacherCheck:
+    """A teacher, its measured error, and the error that the student is expected to reach."""
+
+    teacher: Teacher
+    error: float
+    student: float
+
+    @property
+    def is_enough(self) -> bool:
+        return self.error <= SHARE * self.student
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Noise and what the teacher makes of it."""
+    """Noise and the teacher's sample for it."""
 
     seeds: tuple[int, ...]
     noise: Tensor  # (M, *S) unit variance
@@ -77,11 +90,10 @@ def make_pairs(
 
     A sample that is not finite is a :class:`ModelError`.
     """
-    teacher = teacher or Teacher()
-    table = teacher.table(model.schedule, model.prediction)
+    table = (teacher or Teacher()).table(model.schedule, model.prediction)
     targets = []
     for part, made in sample_batches(model, table, seeds, batch, guidance=guidance, device=device):
-        _check_finite(made, part, model, teacher, guidance)
+        _check_finite(made, part, model, table, guidance)
         targets.append(made)
         progress(len(part))
     z, cond = noise(seeds, model.shape, device=device), model.conditions(seeds)
@@ -118,43 +130,25 @@ def sample_table(
     """Decoded samples of a table, one per seed, in one batch; `cond` replaces the model's own."""
     x = start(model, noise(seeds, model.shape, device=device))
     cond = model.conditions(seeds) if cond is None else cond
-    network = bind_network(model, cond, guidance=guidance)
+    network = bind_passes(model, cond, table.guided, table.nfe, guidance=guidance)
     return model.decode(table.run(network, x, space_of(model)))
 
 
+@torch.no_grad()
 def _check_finite(
-    samples: Tensor, seeds: Sequence[int], model: Model, teacher: Teacher, guidance: float
+    samples: Tensor, seeds: Sequence[int], model: Model, table: Table, guidance: float
 ) -> None:
     bad = [s for s, x in zip(seeds, samples, strict=True) if not bool(torch.isfinite(x).all())]
     if not bad:
         return
-    when = _first_bad_time(model, teacher, bad[:1], guidance, samples.device)
+    network = bind_network(model, model.conditions(bad[:1]), guidance=guidance)
+    x = start(model, noise(bad[:1], model.shape, device=samples.device))
+    _, outputs = table.follow(network, x, space=space_of(model))
+    outputs_at = zip(table.net_times.tolist(), outputs, strict=True)
+    times = [t for t, out in outputs_at if not bool(torch.isfinite(out).all())]
+    when = f"first at t = {times[0]:.4g}" if times else "in the decoder or in the last steps"
     raise ModelError(
         f"teacher: got a sample that is not finite for seed {bad[0]} ({len(bad)} of {len(seeds)} "
         f"in this batch), {when}, in {model.dtype}; try another --dtype, a smaller --guidance or "
         "another --teacher-grid; nothing was stored"
     )
-
-
-@torch.no_grad()
-def _first_bad_time(
-    model: Model,
-    teacher: Teacher,
-    seeds: Sequence[int],
-    guidance: float,
-    device: torch.device | str,
-) -> str:
-    """Where on its way a sample stops being finite."""
-    network = bind_network(model, model.conditions(seeds), guidance=guidance)
-    when: list[float] = []
-
-    def watched(x: Tensor, t: Tensor) -> Tensor:
-        out = network(x, t)
-        if not when and not bool(torch.isfinite(out).all()):
-            when.append(float(t))
-        return out
-
-    table = teacher.table(model.schedule, model.prediction)
-    x = start(model, noise(seeds, model.shape, device=device))
-    table.run(watched, x, space_of(model))
-    return f"first at t = {when[0]:.4g}" if when else "in the decoder or in the last steps"

@@ -7,7 +7,7 @@ The computation is done in float32 or wider, whatever the dtype of the inputs.
 
 ``l1``, ``l2`` and ``pseudo_huber`` compare values and take any sample shape ``S``; all three are
 normalised by the number of values ``n = prod(S)``, so they do not grow with the resolution.
-``FeatureDistance`` compares feature maps; :func:`.lpips.load_lpips` builds LPIPS from it.
+``FeatureDistance`` compares feature maps; :func:`ld3.zoo.lpips.load_lpips` builds LPIPS from it.
 :func:`.clouds.chamfer` compares point clouds whatever the order of their points.
 """
 
@@ -33,7 +33,7 @@ def _widen(x: Tensor) -> Tensor:
 def _check_same(x: Tensor, y: Tensor) -> None:
     if x.shape != y.shape or x.ndim == 0:
         raise ModelError(
-            f"distance got shapes {tuple(x.shape)} and {tuple(y.shape)}, wanted twice the same "
+            f"distance got shapes {tuple(x.shape)} and {tuple(y.shape)}, expected twice the same "
             "(B, *S); fix: give both samples one shape with the batch first"
         )
 
@@ -63,7 +63,9 @@ def pseudo_huber(x: Tensor, y: Tensor, c: float = 0.00054) -> Tensor:
     value equals ``m / (sqrt(m + c^2) + c)``, which is computed since it does not cancel.
     """
     if not c > 0:
-        raise SpecError(f"pseudo_huber got c={c}, wanted c > 0; fix: use l2 for a smooth distance")
+        raise SpecError(
+            f"pseudo_huber got c={c}, expected c > 0; fix: use l2 for a smooth distance"
+        )
     m = l2(x, y)
     return m / ((m + c * c).sqrt() + c)
 
@@ -98,7 +100,7 @@ class FeatureDistance(nn.Module):
         channels, heads = [f.shape[1] for f in maps], [w.numel() for w in self._heads()]
         if not maps or (heads and heads != channels):
             raise ModelError(
-                f"feature distance got feature maps with {channels} channels, wanted "
+                f"feature distance got feature maps with {channels} channels, expected "
                 f"{heads or 'at least one map'}; fix: give one head weight per channel and layer"
             )
         return tuple(f / (torch.linalg.vector_norm(f, dim=1, keepdim=True) + _EPS) for f in maps)
@@ -107,7 +109,7 @@ class FeatureDistance(nn.Module):
         got, wanted = [tuple(f.shape) for f in u], [tuple(f.shape) for f in v]
         if got != wanted:
             raise ModelError(
-                f"feature distance got feature maps of shapes {got}, wanted those of the target "
+                f"feature distance got feature maps of shapes {got}, expected those of the target "
                 f"{wanted}; fix: compare samples of one shape, as many as targets"
             )
         total: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Ways to judge samples."""
+"""Metrics of samples and of sets of samples."""
 
 from ld3.metrics.agreement import agreement, balanced_labels
 from ld3.metrics.bound import (

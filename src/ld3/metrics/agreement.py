@@ -1,8 +1,8 @@
-"""Agreement: does a classifier see the class that was asked for?
+"""Agreement: does a classifier see the class of the condition?
 
     agreement = share of samples with argmax_c logits_c = label
 
-For conditional models. A judge is not perfect: compare with its accuracy on data, and with an
+For conditional models. A classifier is not perfect: compare with its accuracy on data, and with an
 accurate run of the same model.
 """
 
@@ -15,17 +15,17 @@ from ld3.errors import SpecError
 
 
 def agreement(logits: Tensor, labels: Tensor) -> float:
-    """From class scores (B, C) and the classes asked for (B,)."""
+    """From class scores (B, C) and the classes of the conditions (B,)."""
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
         raise SpecError(
             f"agreement: got scores of shape {tuple(logits.shape)} and labels of shape "
-            f"{tuple(labels.shape)}, wanted (B, C) and (B,)"
+            f"{tuple(labels.shape)}, expected (B, C) and (B,)"
         )
     return float((logits.argmax(1) == labels.to(logits.device)).double().mean())
 
 
 def balanced_labels(seeds: Sequence[int], classes: int) -> Tensor:
-    """The class for each seed, seed mod classes: any `classes` seeds in a row ask for each once."""
+    """The class for each seed, seed mod classes: any `classes` seeds in a row have each once."""
     if classes < 1:
-        raise SpecError(f"labels: got {classes} classes, wanted at least 1")
+        raise SpecError(f"labels: got {classes} classes, expected at least 1")
     return torch.tensor([seed % classes for seed in seeds], dtype=torch.int64)

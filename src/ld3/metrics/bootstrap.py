@@ -1,7 +1,7 @@
 """Intervals: how far a number would move if other noise had been drawn.
 
-Values v (S, n) are distances for S learning seeds on the same n held-out noises. Their mean is
-recomputed with weights of noises and of seeds drawn anew, many times:
+Values v (S, n) are distances for S learning seeds on the same n held-out seeds. Their mean is
+recomputed with weights of held-out and of learning seeds drawn anew, many times:
 
     mean = sum_s sum_i V_s W_i v_si      W, V shares of n-1 draws of n, and S-1 of S
 
@@ -39,7 +39,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Weights:
-    """How much each noise and each seed counts in each draw."""
+    """How much each held-out and each learning seed counts in each draw."""
 
     noises: Array  # (B, n), rows sum to 1
     seeds: Array  # (B, S)
@@ -72,7 +72,7 @@ def mean(values: Array, weights: Weights) -> Interval:
 
 
 def ratio(values: Array, to: Array, weights: Weights) -> Interval:
-    """Of the mean of `values` to that of `to`, on the same noises."""
+    """Of the mean of `values` to that of `to`, on the same held-out seeds."""
     own, other = weights.means(values), weights.means(to)
     floor = np.finfo(np.float64).tiny
     value = float(values.mean()) / max(float(to.mean()), floor)
@@ -101,5 +101,5 @@ def jackknife(values: Sequence[float], without: Sequence[Sequence[float]]) -> In
 
 
 def wins(values: Array, to: Array) -> float:
-    """The share of noises on which the mean over seeds is smaller."""
+    """The share of held-out seeds on which the mean over learning seeds is smaller."""
     return float((values.mean(0) < to.mean(0)).mean())

@@ -1,7 +1,7 @@
 r"""The bound of Theorem 1 of LD3 (Tong et al. 2025, arXiv 2405.15506), measured.
 
-A teacher and a student map noise b ~ N(0, I) to samples; q and p are the laws of these. Let both be
-invertible, and let x = teacher(b) = student(a) with ``|a - b| <= r`` for every b. Then
+A teacher and a student map noise b ~ N(0, I) to samples; q and p are their distributions. Let
+both be invertible, and let x = teacher(b) = student(a) with ``|a - b| <= r`` for every b. Then
 
     KL(q || p)  <=  r^2 / 2  +  r sqrt(d + 1)  +  E |C_teacher(x) - C_student(x)|
 
@@ -72,7 +72,7 @@ def true_bound(
     a, found = preimage(student, target, noise)
     if int(found.sum()) < 2:
         raise SpecError(
-            f"bound: got {int(found.sum())} of {len(noise)} preimages, wanted at least 2; the "
+            f"bound: got {int(found.sum())} of {len(noise)} preimages, expected at least 2; the "
             "student is not invertible here (give it more steps) or not in float64"
         )
     change = (measure(student, a) - measure(teacher, noise))[found]
@@ -112,7 +112,7 @@ def random_bounds(
 def in_ball(centre: Tensor, radius: float, seed: int = 0) -> Tensor:
     """A point uniform in the ball around each row: direction ``g/|g|``, radius ``r u^(1/d)``."""
     if radius < 0:
-        raise SpecError(f"bound: got radius {radius}, wanted 0 or more")
+        raise SpecError(f"bound: got radius {radius}, expected 0 or more")
     flat = centre.flatten(1)
     count, d = flat.shape
     generator = torch.Generator().manual_seed(seed)
@@ -147,7 +147,7 @@ def log_det(function: Map, z: Tensor) -> Tensor:
     d = z[0].numel()
     if d > MAX_EXACT:
         raise SpecError(
-            f"log_det: got {d} dimensions, wanted at most {MAX_EXACT}; use log_det_estimate"
+            f"log_det: got {d} dimensions, expected at most {MAX_EXACT}; use log_det_estimate"
         )
     value: Tensor = torch.linalg.slogdet(jacobian(function, z)).logabsdet
     return value
@@ -179,7 +179,7 @@ def log_det_estimate(
             (out,) = torch.autograd.grad(pulled, dual, v.view_as(z), retain_graph=True)
         except NotImplementedError as error:
             raise ModelError(
-                f"log_det_estimate: {error} wanted a map that PyTorch can differentiate twice"
+                f"log_det_estimate: {error} expected a map that PyTorch can differentiate twice"
             ) from None
         return out.flatten(1)
 
@@ -252,7 +252,7 @@ def preimage(
     """
     if x[0].numel() > MAX_EXACT:
         raise SpecError(
-            f"preimage: got {x[0].numel()} dimensions, wanted at most {MAX_EXACT}: whole Jacobians"
+            f"preimage: got {x[0].numel()} dimensions, expected at most {MAX_EXACT}: Jacobians"
         )
     limit = tolerance * x.square().mean().sqrt()
 

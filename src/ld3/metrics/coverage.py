@@ -67,12 +67,17 @@ def _reach(points: FeatureSet, k: int) -> Tensor:
     for _, part in points.large_blocks():
         near = [part.new_full((len(part), 0), torch.inf) for _ in range(groups)]
         for g, others in points.large_blocks():
-            both = torch.cat([near[g], torch.cdist(part, others)], 1)
-            near[g] = both.topk(min(k + 1, both.shape[1]), largest=False).values
+            both = torch.cat([near[g], _smallest(torch.cdist(part, others), k + 1)], 1)
+            near[g] = _smallest(both, k + 1)
         kept = [near, *([n for h, n in enumerate(near) if h != g] for g in range(groups))]
         columns = [torch.cat(some, 1).sort(1).values for some in kept[: 1 + groups * (groups > 1)]]
         rows.append(torch.stack([c[:, k] for c in columns], 1))  # the nearest of all is itself
     return torch.cat(rows)
+
+
+def _smallest(rows: Tensor, k: int) -> Tensor:
+    """The k smallest of each row (n, k), or all where there are fewer."""
+    return rows.topk(min(k, rows.shape[1]), largest=False).values
 
 
 def _inside(points: FeatureSet, others: FeatureSet, reach: Tensor) -> Tensor:

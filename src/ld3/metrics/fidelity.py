@@ -3,8 +3,8 @@
     rmse(x, y) = sqrt(mean_i (x_i - y_i)^2)        over the values of one sample
 
 The reference is the teacher, or an accurate solution of the same ODE. A few trajectories near a
-border between two modes can hold most of the error, so a mean is told with the median and the worst
-sample. No features, no data: what is lost by taking few steps and nothing else.
+border between two modes can hold most of the error, so a mean stands beside the median and the
+worst sample. No features, no data: what is lost by taking few steps and nothing else.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ class Spread:
     def of(cls, values: Tensor) -> "Spread":
         """Of values (B,)."""
         if values.ndim != 1 or not len(values):
-            raise SpecError(f"spread: got values of shape {tuple(values.shape)}, wanted (B,)")
+            raise SpecError(f"spread: got values of shape {tuple(values.shape)}, expected (B,)")
         v = values.detach().to("cpu", torch.float64)
         index = int(v.argmax())
         return cls(float(v.mean()), float(v.quantile(0.5)), float(v[index]), index)
@@ -48,7 +48,7 @@ def rmse(a: Tensor, b: Tensor) -> Tensor:
     if a.shape != b.shape or a.ndim < 2:
         raise SpecError(
             f"fidelity: got samples of shape {tuple(a.shape)} and a reference of shape "
-            f"{tuple(b.shape)}, wanted twice the same (B, *S), made from the same noise"
+            f"{tuple(b.shape)}, expected twice the same (B, *S), made from the same noise"
         )
     return (a.double() - b.double()).flatten(1).square().mean(1).sqrt()
 

@@ -7,6 +7,10 @@ features and, biased upwards, on the number of samples: compare only like with l
 as 1/N (Chong, Forsyth 2020, arXiv 1911.07023), so that two numbers of samples remove most of it:
 
     d^2(N) = d^2(inf) + c/N     =>     d^2(inf) = 2 d^2(N) - d^2(N/2)
+
+The trace of the root is a sum over D eigenvalues. Fewer samples than features have a covariance
+C_1 = F^T F with a short factor F (n, D); then only the n eigenvalues of F C_2 F^T can differ from
+0.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,6 +30,7 @@ class Gaussian:
 
     mean: Tensor  # (D,)
     cov: Tensor  # (D, D)
+    factor: Tensor | None = None  # (n, D) with n < D: F of cov = F^T F
 
     @cached_property
     def root(self) -> Tensor:
@@ -41,7 +46,8 @@ class Moments:
 
     count: int
     total: Tensor  # (D,) sum of features
-    outer: Tensor  # (D, D) sum of f f^T
+    squares: Tensor  # (D, D) sum of f f^T; if `few`, the features (count, D) themselves
+    few: bool = False  # fewer samples than features
 
     @classmethod
     def of(cls, batches: Iterable[Tensor]) -> "Moments":
@@ -59,7 +65,8 @@ class Moments:
     def sums(cls, batch: Tensor) -> "Moments":
         """Of features (B, D), to be added to others."""
         f = batch.detach().to("cpu", torch.float64)
-        return cls(len(f), f.sum(0), f.T @ f)
+        few = len(f) < f.shape[1]
+        return cls(len(f), f.sum(0), f if few else f.T @ f, few)
 
     @classmethod
     def known(cls, mean: Tensor, cov: Tensor, count: int) -> "Moments":
@@ -68,7 +75,15 @@ class Moments:
         return cls(count, count * mean, (count - 1) * cov + count * torch.outer(mean, mean))
 
     def __add__(self, other: "Moments") -> "Moments":
-        return Moments(self.count + other.count, self.total + other.total, self.outer + other.outer)
+        count, total = self.count + other.count, self.total + other.total
+        if self.few and other.few and count < len(total):
+            return Moments(count, total, torch.cat((self.squares, other.squares)), few=True)
+        return Moments(count, total, self.outer + other.outer)
+
+    @property
+    def outer(self) -> Tensor:
+        """sum of f f^T (D, D)"""
+        return self.squares.T @ self.squares if self.few else self.squares
 
     @property
     def mean(self) -> Tensor:
@@ -80,15 +95,22 @@ class Moments:
 
     @cached_property
     def gaussian(self) -> Gaussian:
-        return Gaussian(self.mean, self.cov)
+        if not self.few:
+            return Gaussian(self.mean, self.cov)
+        factor = (self.squares - self.mean) / (self.count - 1) ** 0.5
+        return Gaussian(self.mean, factor.T @ factor, factor)
 
 
 def frechet_distance(a: Moments | Gaussian, b: Moments | Gaussian) -> float:
-    """d^2 of the formula above, in float64; the root is taken of b, once for all a."""
+    """d^2 of the formula above, in float64; where a root is needed it is that of b, once for all
+    a. Rounding can leave the difference of equal sets a little below 0, which is then 0."""
     p, q = (each.gaussian if isinstance(each, Moments) else each for each in (a, b))
-    cross = torch.linalg.eigvalsh(q.root @ p.cov @ q.root).clamp_min(0).sqrt().sum()
+    if p.factor is None and q.factor is not None:
+        p, q = q, p
+    outer, inner = (q.root, p.cov) if p.factor is None else (p.factor, q.cov)
+    cross = torch.linalg.eigvalsh(outer @ inner @ outer.T).clamp_min(0).sqrt().sum()
     distance = (p.mean - q.mean).square().sum() + p.cov.trace() + q.cov.trace() - 2 * cross
-    return float(distance)
+    return max(0.0, float(distance))
 
 
 def frechet_at_infinity(parts: Sequence[Moments], to: Gaussian) -> float:

@@ -27,7 +27,6 @@ from ld3.errors import ModelError
 
 Resize = Literal["tensorflow", "pytorch"]
 RESIZE: tuple[Resize, ...] = get_args(Resize)
-FEATURES = 2048
 SIDE = 299
 
 
@@ -233,7 +232,7 @@ def make_inception(
         if weights[key].shape != value.shape:
             raise ModelError(
                 f"Inception: got {source} where {key} has shape {tuple(weights[key].shape)}, "
-                f"wanted {tuple(value.shape)}"
+                f"expected {tuple(value.shape)}"
             )
     net.load_state_dict({key: weights[key].float() for key in wanted}, strict=False)
     return net.eval().requires_grad_(False)

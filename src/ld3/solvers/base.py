@@ -7,8 +7,8 @@ difference in lam = -log s:
     eps form   xbar_+ = xbar + integral of eps ds
     x0 form    x_+ = (sigma_+/sigma) x + alpha_+ integral over [0, 1] of h e^{-h(1-u)} x0(u) du
 
-Methods differ in how they extrapolate eps or x0 from what the network said before. `denoise` gives
-x0; the noise estimate that goes with it is taken at the time the network was told.
+Methods differ in how they extrapolate eps or x0 from earlier outputs of the network. `denoise`
+gives x0; the noise estimate that goes with it is taken at the network time.
 """
 
 from abc import ABC, abstractmethod
@@ -27,6 +27,9 @@ Denoise = Callable[[Tensor, Tensor], Tensor]
 
 History = tuple[Tensor, ...]
 """What a method remembers between steps; empty before the first."""
+
+Step = tuple[Tensor, History]
+"""The state after a step, and the history for the next one."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,7 @@ class Solver(ABC):
         return steps
 
     @abstractmethod
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         """x at t_i -> x at t_{i+1}."""
 
 
@@ -67,7 +68,7 @@ def eps_at(denoise: Denoise, k: Knots, i: int, x: Tensor) -> Tensor:
 
 
 def eps_step(
-    k: Knots, i: int, x: Tensor, eps: Sequence[Tensor], weights: Sequence[Tensor]
+    k: Knots, i: int, x: Tensor, eps: Sequence[Tensor], weights: Sequence[Tensor | float]
 ) -> Tensor:
     """x_+ = (alpha_+/alpha) x + alpha_+ (s_+ - s) sum_j w_j eps_j, newest first."""
     ahead = k.alpha[i + 1]

@@ -8,29 +8,26 @@ orders while the history fills.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, Solver, eps_at, eps_step, moment_weights
+from ld3.solvers.base import Denoise, History, Solver, Step, eps_at, eps_step, moment_weights
 
 
 @dataclass(frozen=True)
 class DEIS(Solver):
-    name: ClassVar[str] = "deis"
-    summary: ClassVar[str] = "DEIS, Adams-Bashforth on uneven steps"
-    orders: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
-    form: ClassVar[str] = "eps"
-    variants: ClassVar[tuple[str, ...]] = ("rho", "log-rho")
+    name = "deis"
+    summary = "DEIS, Adams-Bashforth on uneven steps"
+    orders = (1, 2, 3, 4)
+    form = "eps"
+    variants = ("rho", "log-rho")
 
     order: int = 3
     variant: str = "rho"
 
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         eps = (eps_at(denoise, k, i, x), *history)[: self.order]
         return eps_step(k, i, x, eps, self._weights(k, i, len(eps))), eps[: self.order - 1]
 

@@ -14,25 +14,22 @@ Lu et al. 2022 (arXiv 2211.01095).
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from ld3.grids import Knots, phi_functions
-from ld3.solvers.base import Denoise, History, Solver, combine, moment_weights
+from ld3.solvers.base import Denoise, History, Solver, Step, combine, moment_weights
 
 
 @dataclass(frozen=True)
 class DPMSingle(Solver):
-    name: ClassVar[str] = "dpm-single"
-    summary: ClassVar[str] = "DPM-Solver++ single-step (2S, 3S)"
-    orders: ClassVar[tuple[int, ...]] = (2, 3)
+    name = "dpm-single"
+    summary = "DPM-Solver++ single-step (2S, 3S)"
+    orders = (2, 3)
 
     order: int = 2
 
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         first = i - i % self.order  # the knot of the anchor
         anchor, *earlier = history if i > first else (x,)
         m = (*earlier, denoise(x, k.net[i]))  # m[j] belongs to knot first + j
@@ -42,13 +39,9 @@ class DPMSingle(Solver):
         if self.order == 2 and nodes:
             weights = [0.5 * phi_1 / nodes[0]]
         else:
-            # w_j u_j is what the moments of one degree less ask for
-            scaled = moment_weights(nodes, (phi_2, 2 * phi_3)[: len(nodes)])
-            weights = [w / u for w, u in zip(scaled, nodes, strict=True)]
-        scale = k.alpha[i + 1] * h
-        on_anchor = phi_1 - sum(weights)
-        coefficients = (
-            k.sigma[i + 1] / k.sigma[first],
-            *(scale * w for w in (on_anchor, *weights)),
-        )
-        return combine(coefficients, (anchor, *m)), (anchor, *m)
+            # w_j u_j matches the moments of one degree less
+            matched = moment_weights(nodes, (phi_2, 2 * phi_3)[: len(nodes)])
+            weights = [w / u for w, u in zip(matched, nodes, strict=True)]
+        scale, on_anchor = k.alpha[i + 1] * h, phi_1 - sum(weights)
+        scaled = [scale * w for w in (on_anchor, *weights)]
+        return combine((k.sigma[i + 1] / k.sigma[first], *scaled), (anchor, *m)), (anchor, *m)

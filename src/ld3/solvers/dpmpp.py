@@ -14,26 +14,23 @@ does when the last noise level is not zero, and diffusers with lower_order_final
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, Solver, combine, warm_up
+from ld3.solvers.base import Denoise, History, Solver, Step, combine, warm_up
 
 
 @dataclass(frozen=True)
 class DPMpp(Solver):
-    name: ClassVar[str] = "dpmpp"
-    summary: ClassVar[str] = "DPM-Solver++ multistep (1, 2M, 3M)"
-    orders: ClassVar[tuple[int, ...]] = (1, 2, 3)
-    variants: ClassVar[tuple[str, ...]] = ("", "full")
+    name = "dpmpp"
+    summary = "DPM-Solver++ multistep (1, 2M, 3M)"
+    orders = (1, 2, 3)
+    variants = ("", "full")
 
     order: int = 3
 
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         m = (denoise(x, k.net[i]), *history)[: self.order]
         rising = min(self.order, i + 1)
         order = rising if self.variant == "full" else warm_up(self.order, i, k.steps)

@@ -6,26 +6,19 @@ Song et al. 2021 (arXiv 2010.02502). One evaluation a step, order 1, exact when 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, Solver, eps_at, eps_step
+from ld3.solvers.base import Denoise, History, Solver, Step, eps_at, eps_step
 
 
 @dataclass(frozen=True)
 class Euler(Solver):
-    name: ClassVar[str] = "euler"
-    summary: ClassVar[str] = "Euler = DDIM, order 1"
-    orders: ClassVar[tuple[int, ...]] = (1,)
-    form: ClassVar[str] = "eps"
+    name = "euler"
+    summary = "Euler = DDIM, order 1"
+    orders = (1,)
+    form = "eps"
 
-    order: int = 1
-
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
-        eps = eps_at(denoise, k, i, x)
-        return eps_step(k, i, x, (eps,), (torch.ones_like(k.lam[i]),)), ()
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
+        return eps_step(k, i, x, (eps_at(denoise, k, i, x),), (1.0,)), ()

@@ -8,23 +8,20 @@ evaluation a step, order 1. `euler` is exact when eps is constant; this method i
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, combine, eps_at
+from ld3.solvers.base import Denoise, History, Step, combine, eps_at
 from ld3.solvers.euler import Euler
 
 
 @dataclass(frozen=True)
 class EulerLog(Euler):
-    name: ClassVar[str] = "euler-log"
-    summary: ClassVar[str] = "Euler in log sigma: DiffDock's step, order 1"
+    name = "euler-log"
+    summary = "Euler in log sigma: DiffDock's step, order 1"
 
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         ahead = k.alpha[i + 1]
         weights = (ahead / k.alpha[i], -ahead * k.ratio[i] * k.h[i])
         return combine(weights, (x, eps_at(denoise, k, i, x))), ()

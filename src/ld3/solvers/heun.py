@@ -8,32 +8,27 @@ grids end at t_min > 0; order 2.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, Solver, eps_at, eps_step
+from ld3.solvers.base import Denoise, History, Solver, Step, eps_at, eps_step
 
 
 @dataclass(frozen=True)
 class Heun(Solver):
-    name: ClassVar[str] = "heun"
-    summary: ClassVar[str] = "Heun, order 2, two evaluations a step"
-    orders: ClassVar[tuple[int, ...]] = (2,)
-    form: ClassVar[str] = "eps"
+    name = "heun"
+    summary = "Heun, order 2, two evaluations a step"
+    orders = (2,)
+    form = "eps"
 
     order: int = 2
 
     def nfe(self, steps: int) -> int:
         return 2 * steps
 
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
-        one = torch.ones_like(k.lam[i])
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         first = eps_at(denoise, k, i, x)
-        predicted = eps_step(k, i, x, (first,), (one,))
+        predicted = eps_step(k, i, x, (first,), (1.0,))
         second = eps_at(denoise, k, i + 1, predicted)
-        return eps_step(k, i, x, (first, second), (0.5 * one, 0.5 * one)), ()
+        return eps_step(k, i, x, (first, second), (0.5, 0.5)), ()

@@ -1,4 +1,4 @@
-"""iPNDM: Adams-Bashforth with the weights of equal steps, whatever the steps are.
+"""iPNDM: Adams-Bashforth with the weights of equal steps, on any grid.
 
     x_+ = (alpha_+/alpha) x + alpha_+ (s_+ - s) sum_j w_j eps_{i-j}
 
@@ -8,13 +8,11 @@ seen on uneven grids is 1 to 2; with few steps the method is strong all the same
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, Solver, eps_at, eps_step
+from ld3.solvers.base import Denoise, History, Solver, Step, eps_at, eps_step
 
 WEIGHTS = {
     1: (1.0,),
@@ -26,16 +24,13 @@ WEIGHTS = {
 
 @dataclass(frozen=True)
 class IPNDM(Solver):
-    name: ClassVar[str] = "ipndm"
-    summary: ClassVar[str] = "iPNDM, Adams-Bashforth weights of equal steps"
-    orders: ClassVar[tuple[int, ...]] = (1, 2, 3, 4)
-    form: ClassVar[str] = "eps"
+    name = "ipndm"
+    summary = "iPNDM, Adams-Bashforth weights of equal steps"
+    orders = (1, 2, 3, 4)
+    form = "eps"
 
     order: int = 3
 
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         eps = (eps_at(denoise, k, i, x), *history)[: self.order]
-        weights = [torch.full_like(k.lam[i], w) for w in WEIGHTS[len(eps)]]
-        return eps_step(k, i, x, eps, weights), eps[: self.order - 1]
+        return eps_step(k, i, x, eps, WEIGHTS[len(eps)]), eps[: self.order - 1]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, Solver
+from ld3.solvers.base import Denoise, History, Solver, Step
 from ld3.spaces import Space
 
 
@@ -33,9 +33,7 @@ class OnSpace:
                 "a compiled table takes every solver"
             )
 
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         """x at t_i -> x at t_{i+1}; `k` has one number per coordinate of a tangent."""
         eps = denoise(x, k.net[i])  # (B, D)
         seen = -k.net_sigma[i] * eps  # the x0 that goes with eps, seen from 0

@@ -1,4 +1,4 @@
-"""UniPC: a predictor in x0 form whose answer also corrects the state it was asked from.
+"""UniPC: a predictor in x0 form; the output at the predicted state also corrects that state.
 
 From the corrected state x at t_i, with m_k the answer at knot i-k, r_k = (lam_{i-k} - lam_i)/h < 0
 and D_k = (m_k - m_0)/r_k:
@@ -15,28 +15,25 @@ evaluations. Zhao et al. 2023 (arXiv 2302.04867). Lower orders in the first and 
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ld3.grids import Knots
-from ld3.solvers.base import Denoise, History, Solver, combine, moment_weights, warm_up
+from ld3.solvers.base import Denoise, History, Solver, Step, combine, moment_weights, warm_up
 
 
 @dataclass(frozen=True)
 class UniPC(Solver):
-    name: ClassVar[str] = "unipc"
-    summary: ClassVar[str] = "UniPC, predictor and corrector in one evaluation"
-    orders: ClassVar[tuple[int, ...]] = (1, 2, 3)
-    variants: ClassVar[tuple[str, ...]] = ("bh1", "bh2")
+    name = "unipc"
+    summary = "UniPC, predictor and corrector in one evaluation"
+    orders = (1, 2, 3)
+    variants = ("bh1", "bh2")
 
     order: int = 3
     variant: str = "bh1"
 
-    def step(
-        self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History
-    ) -> tuple[Tensor, History]:
+    def step(self, denoise: Denoise, k: Knots, i: int, x: Tensor, history: History) -> Step:
         m = denoise(x, k.net[i])
         if i == 0:
             past: History = (m,)
@@ -57,12 +54,10 @@ class UniPC(Solver):
         if len(nodes) == 1:
             bh = k.h[i] if self.variant == "bh1" else k.h[i] * phi[0]
             weights = [0.5 * bh]
-        elif nodes:
+        else:
             factorials = (1.0, 2.0, 6.0)
             moments = [factorials[j] * k.h[i] * phi[j + 1] for j in range(len(nodes))]
             weights = moment_weights(nodes, moments)
-        else:
-            weights = []
         ahead = k.alpha[i + 1]
         on_difference = [ahead * w / r for w, r in zip(weights, nodes, strict=True)]
         on_newest = ahead * k.h[i] * phi[0] - sum(on_difference)
