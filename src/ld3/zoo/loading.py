@@ -1,6 +1,7 @@
 """Models and distances by name: shipped models, checkpoints, pipelines, functions of one's own."""
 
 import inspect
+import os
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,20 +12,14 @@ import torch
 
 from ld3 import zoo
 from ld3.distances import DISTANCES, Distance
-from ld3.distances.lpips import load_lpips, lpips_is_here
 from ld3.errors import ModelError, SpecError, call_own, unknown
 from ld3.images import is_image
-from ld3.model_checks import (
-    check_model,
-    contents,
-    fingerprint,
-    identity_of,
-    identity_of_function,
-)
+from ld3.model_checks import check_model, contents, fingerprint, identity_of, identity_of_function
 from ld3.models import Model, prior
 from ld3.options import PipelineOptions
 from ld3.store import digest as digest_of
-from ld3.zoo.checkpoints.load import SUFFIXES, is_checkpoint, load_opened, open_checkpoint
+from ld3.zoo.checkpoints.load import SUFFIXES, is_checkpoint, open_checkpoint
+from ld3.zoo.lpips import load_lpips, lpips_is_here
 from ld3.zoo.pipelines import of_pipeline
 from ld3.zoo.pipelines.folder import open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel
@@ -82,7 +77,7 @@ def load_model(
     if options is not None:
         raise SpecError(
             f"model: got {name} with {', '.join(options.said()) or 'options of a pipeline'}, "
-            f"wanted these only for {PIPELINE}PATH and for files"
+            f"expected these only for {PIPELINE}PATH and for files"
         )
     if name in zoo.SHIPPED:
         card = zoo.SHIPPED[name]
@@ -96,6 +91,11 @@ def _load_function(name: str, device: str, dtype: torch.dtype | None, learn: boo
     module, _, function = name.partition(":")
     if not function:
         hint = f" (a folder or hub id is {PIPELINE}{name})" if "/" in name else ""
+        if os.path.lexists(name) and not hint:
+            raise SpecError(
+                f"model: got {name!r}, expected a file that ends in {', '.join(SUFFIXES)}; "
+                f"a folder of a pipeline is {PIPELINE}{name}"
+            )
         known = [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH", "FILE"]
         raise SpecError(f"{unknown('model', name, known)}{hint}")
     sys.path.insert(0, "")
@@ -147,10 +147,11 @@ def _load_checkpoint(
 def _opened_file(
     name: str, stamp: int, device: str, dtype: torch.dtype | None, options: PipelineOptions
 ) -> tuple[Model, str]:
-    """The model of a file, and its conditions in words; the last one stays open."""
+    """The model of a file, and its conditions as text; the last one stays open."""
     found, family = open_checkpoint(name, options)
-    told = family.describe(found, options).conditions
-    return load_opened(found, family, device, dtype, options), "" if told == "none" else told
+    said = family.describe(found, options).conditions
+    model = family.load(found, torch.device(device), dtype or torch.float32, options)
+    return model, "" if said == "none" else said
 
 
 def with_batch(
@@ -180,7 +181,7 @@ def _opened(
     path: str, stamp: int, device: str, dtype: torch.dtype | None, options: PipelineOptions
 ) -> PipelineModel:
     """A pipeline of which network, decoder and embedded prompts are kept; the last one stays open,
-    so that learning and the pictures after it hold large weights once."""
+    so that learning and the images after it hold large weights once."""
     return of_pipeline(open_pipeline(path, dtype), options, device)
 
 
@@ -192,7 +193,7 @@ def of_model(
     conditions: str = "",
     options: PipelineOptions | None = None,
 ) -> Loaded:
-    """A model that is at hand, checked; `learn` asks for gradients, too."""
+    """A model that is at hand, checked; with `learn` gradients are checked, too."""
     check_device(device)
     check_model(model, learn=learn, device=device)
     digest = fingerprint(model, device) if model.digest is None else model.digest
@@ -202,10 +203,11 @@ def of_model(
 def check_device(device: str) -> None:
     """A device that is not there is said in one line."""
     try:
-        torch.empty(0, device=device)
+        if torch.empty(0, device=device).device.type == "meta":
+            raise RuntimeError("meta holds no numbers")
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0][:120]
-        raise SpecError(f"device: got {device!r}, wanted one that torch has ({reason})") from None
+        raise SpecError(f"device: got {device!r}, expected one that torch has ({reason})") from None
 
 
 def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") -> Measure:
@@ -222,6 +224,11 @@ def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") 
     if name == "perceptual" and (own == name or loaded.model.shape == (1, 28, 28)):
         known = f"perceptual {zoo.checksum('perceptual')}"
         return Measure(name, zoo.perceptual(device), known, reason)
+    if name == "perceptual":
+        raise SpecError(
+            f"--distance: got perceptual for {loaded.name} of shape {list(loaded.model.shape)}, "
+            "expected 1x28x28 images; take lpips-vgg for other images, or l2"
+        )
     kind, _, file = name.partition(":")
     if kind in ("lpips-vgg", "lpips-alex"):
         lpips = load_lpips("vgg" if kind == "lpips-vgg" else "alex", file or None).to(device)
@@ -232,7 +239,9 @@ def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") 
             "expected point clouds (points, 3); take l2"
         )
     if name not in DISTANCES:
-        raise unknown("distance", name, ["auto", "lpips-alex", "lpips-vgg", *DISTANCES])
+        raise unknown(
+            "distance", name, ["auto", "perceptual", "lpips-alex", "lpips-vgg", *DISTANCES]
+        )
     return Measure(name, DISTANCES[name], name, reason)
 
 

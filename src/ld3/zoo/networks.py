@@ -5,8 +5,8 @@ All of them see images scaled to [-1, 1], shape (B,C,H,W).
 * ``UNet``: F(x, u, label), the raw network of every diffusion model, u a slow function of time.
 * ``denoise_edm``: D(x; sigma) = c_skip x + c_out F(c_in x; log(sigma) / 4).
 * ``Autoencoder``: 1x28x28 <-> 4x7x7.
-* ``Perceptual``: classifier whose feature maps measure how alike two pictures look.
-* ``Judge``: another classifier, kept apart, which only grades samples.
+* ``Perceptual``: classifier whose feature maps measure how alike two images look.
+* ``Judge``: another classifier, whose features give the Fréchet distance.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class UNet(nn.Module):
     Args:
         channels: Channels of input and output.
         patch: Side of the squares of pixels folded into channels on entry (1 for none).
-        widths: Channels of each level; each level after the first halves the picture's side.
+        widths: Channels of each level; each level after the first halves the image's side.
         blocks: Residual blocks of a level, on the way down and again on the way up.
         middle: Residual blocks at the bottom, between two layers of self-attention.
         classes: Number of classes; label ``classes`` means "no label".
@@ -275,7 +275,7 @@ class Plain(nn.Module):
 class Perceptual(nn.Module):
     """Chain of 3x3 convolutions and ReLUs, halved by averages; no normalisation layers.
 
-    ``features`` gives one map per stage, at 28x28, 14x14, 7x7 and 3x3 for a 28x28 picture.
+    ``features`` gives one map per stage, at 28x28, 14x14, 7x7 and 3x3 for a 28x28 image.
     """
 
     def __init__(self, channels: int = 1, widths: Sequence[int] = (24, 48, 80, 96)) -> None:

@@ -76,10 +76,7 @@ class PointwiseNet(nn.Module):
         )
 
     def forward(self, x: Tensor, beta: Tensor, z: Tensor) -> Tensor:
-        return self.in_context(x, context(beta, z))
-
-    def in_context(self, x: Tensor, c: Tensor) -> Tensor:
-        h = x
+        h, c = x, context(beta, z)
         for layer in self.layers[:-1]:
             h = F.leaky_relu(layer(h, c[:, None]), 0.01)
         h = cast(Tensor, self.layers[-1](h, c[:, None]))

@@ -1,11 +1,11 @@
 """The models inside the package: small, real, trained on Fashion-MNIST, at home on a laptop.
 
 `fashion` denoises (EDM), `fashion-flow` is a rectified flow, `fashion-latent` denoises in the
-latent space of an autoencoder. These take the class 0-9 as a condition, seed s asking for class
+latent space of an autoencoder. These take the class 0-9 as a condition, seed s being of class
 s mod 10, and guidance by dropping it. `fashion-points` draws shoes as point clouds, with a shape
-from its prior as the condition. Two classifiers judge: the feature maps of one give a
-perceptual distance to learn with, the features of the other a Fréchet distance to be judged by, so
-that what is optimised is not what is measured. How they were trained is in `training/`.
+from its prior as the condition. There are two classifiers: the feature maps of one give a
+perceptual distance to learn with, the features of the other, `judge`, a Fréchet distance, so that
+what is optimised is not what is measured. How they were trained is in `training/`.
 
 Weights are float16 safetensors whose checksums are in `weights/manifest.json`.
 """
@@ -42,14 +42,14 @@ LICENCE = "Apache-2.0 (trained on Fashion-MNIST, MIT)"
 
 @dataclass(frozen=True)
 class Shipped:
-    """What `ld3 models` tells of a model."""
+    """What `ld3 models` shows of a model."""
 
     summary: str
     shape: tuple[int, ...]  # of x; for a latent model, of the latent
     prediction: str
     files: tuple[str, ...]
     conditions: str = "class 0-9, or none"
-    distance: str = "perceptual"  # to learn with, unless another is asked for
+    distance: str = "perceptual"  # to learn with by default
     licence: str = LICENCE
 
     @property
@@ -69,20 +69,14 @@ SHIPPED = {
         "clothes, pixels, rectified flow", (1, 28, 28), "flow", ("fashion-flow",)
     ),
     "fashion-latent": Shipped(
-        "clothes, latent diffusion (LDM schedule)",
-        (4, 7, 7),
-        "v",
+        "clothes, latent diffusion (LDM schedule)", (4, 7, 7), "v",
         ("fashion-latent", "autoencoder"),
     ),
     "fashion-points": Shipped(
-        "shoes as point clouds (DMPG's network and schedule)",
-        (512, 3),
-        "eps",
-        ("fashion-points",),
-        "a shape from the prior",
-        "l2",
+        "shoes as point clouds (DMPG's network and schedule)", (512, 3), "eps",
+        ("fashion-points",), "a shape from the prior", "l2",
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,7 +122,7 @@ def load(
     if name not in SHIPPED:
         raise unknown("model", name, SHIPPED)
     if name == "fashion-points":
-        points = network(name, _point_network, device).to(dtype)
+        points = network(name, lambda **sizes: PointNetwork(_point_config()), device).to(dtype)
         return PointModel(points, _point_config(), SHIPPED[name].shape[0], SHIPPED[name].digest)
     net = network(SHIPPED[name].files[0], UNet, device).to(dtype)
     coder = None
@@ -142,35 +136,25 @@ def of_network(name: str, net: UNet, coder: Autoencoder | None = None) -> ClassM
     place, dtype = net.entry.weight.device, net.entry.weight.dtype
     if name == "fashion":
         sigma_data = float(_manifest()["fashion.safetensors"]["sigma_data"])
-        return ClassModel(
-            lambda x, t, label: denoise_edm(net, x, t, label, sigma_data),
-            EDM(),
-            "x0",
-            (1, 28, 28),
-            place,
-            dtype=dtype,
-        )
+
+        def denoise(x: Tensor, t: Tensor, label: Tensor) -> Tensor:
+            return denoise_edm(net, x, t, label, sigma_data)
+
+        return ClassModel(denoise, EDM(), "x0", (1, 28, 28), place, dtype=dtype)
     if name == "fashion-flow":
         return ClassModel(net, Flow(), "flow", (1, 28, 28), place, dtype=dtype)
     schedule = Discrete.scaled_linear(0.0015, 0.0195)
-    return ClassModel(
-        lambda x, t, label: net(x, -0.25 * schedule.lam(t.double()), label),  # log(sigma/alpha)/4
-        schedule,
-        "v",
-        (4, 7, 7),
-        place,
-        coder,
-        dtype,
-    )
+
+    def velocity(x: Tensor, t: Tensor, label: Tensor) -> Tensor:
+        out: Tensor = net(x, -0.25 * schedule.lam(t.double()), label)  # log(sigma/alpha) / 4
+        return out
+
+    return ClassModel(velocity, schedule, "v", (4, 7, 7), place, coder, dtype)
 
 
 def _point_config() -> PointConfig:
     sizes = _manifest()["fashion-points.safetensors"]["arguments"]
     return PointConfig(**{**sizes, "widths": tuple(sizes["widths"])})
-
-
-def _point_network(**sizes: Any) -> PointNetwork:
-    return PointNetwork(_point_config())
 
 
 def real_clouds() -> Tensor:
@@ -184,12 +168,12 @@ def perceptual(device: torch.device | str = "cpu") -> FeatureDistance:
 
 
 def judge(device: torch.device | str = "cpu") -> Judge:
-    """The classifier that samples are judged by."""
+    """The classifier whose features give the Fréchet distance."""
     return network("judge", Judge, device)
 
 
 def judge_moments(part: str = "test") -> Moments:
-    """The judge's features of the 10,000 test (or 60,000 `train`) pictures."""
+    """Mean and covariance of the features of the 10,000 test (or 60,000 `train`) images."""
     count = {"test": 10_000, "train": 60_000}
     if part not in count:
         raise unknown("part of the data", part, count)
@@ -210,7 +194,7 @@ def _manifest() -> dict[str, dict[str, Any]]:
         )["files"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
-            f"weights: got {type(error).__name__} from manifest.json, wanted the list of shipped "
+            f"weights: got {type(error).__name__} from manifest.json, expected the list of shipped "
             "weights; reinstall ld3"
         ) from None
     return files
@@ -229,7 +213,7 @@ def _read(name: str) -> dict[str, Tensor]:
     got = hashlib.sha256(content).hexdigest()
     if got != entry["sha256"]:
         raise ModelError(
-            f"weights: got {file} with sha256 {got[:12]} and {len(content)} bytes, wanted "
+            f"weights: got {file} with sha256 {got[:12]} and {len(content)} bytes, expected "
             f"{entry['sha256'][:12]} and {entry['bytes']}; the file is damaged: reinstall ld3"
         )
     return read_safetensors(content)

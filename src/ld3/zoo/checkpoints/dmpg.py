@@ -12,6 +12,7 @@ import torch
 from ld3.errors import ModelError
 from ld3.options import PipelineOptions
 from ld3.zoo.checkpoints.families import Description, Family
+from ld3.zoo.checkpoints.layers import check_counts
 from ld3.zoo.checkpoints.model import fitting, seen_in, with_weights
 from ld3.zoo.checkpoints.reader import Checkpoint, Tensors
 from ld3.zoo.points import PointConfig, PointModel, PointNetwork
@@ -109,16 +110,12 @@ def from_json(words: Mapping[str, Any], seen: PointConfig) -> tuple[PointConfig,
 
 def checked(config: PointConfig, points: object) -> tuple[PointConfig, int]:
     """Numbers that a model can be made of."""
-    counts = {
+    counts: dict[str, tuple[object, int, int]] = {
         "num_steps": (config.steps, 2, 100_000),
         "sample_num_points": (points, 1, 1_000_000),
         "latent_dim": (config.latent, 2, 100_000),
     }
-    for name, (got, low, high) in counts.items():
-        if type(got) is not int or not low <= got <= high:
-            raise ModelError(
-                f"checkpoint: got {name} {got!r}, expected a whole number from {low} to {high}"
-            )
+    check_counts("checkpoint", counts)
     betas = (config.beta_first, config.beta_last)
     numbers = all(type(b) in (int, float) and math.isfinite(b) for b in betas)
     if not numbers or not 0 < betas[0] <= betas[1] < 1:

@@ -36,7 +36,7 @@ ADM: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class EDMConfig:
-    """A network of EDM's repository, in the words of its files."""
+    """A network of EDM's repository, with the names of its files."""
 
     img_resolution: int
     img_channels: int = 3
@@ -58,6 +58,10 @@ class EDMConfig:
     @property
     def adm(self) -> bool:
         return self.model_type == "DhariwalUNet"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (self.img_channels, self.img_resolution, self.img_resolution)
 
     @property
     def out_channels(self) -> int:
@@ -274,22 +278,17 @@ class EDMNetwork(nn.Module):
         super().__init__()
         self.config = config
         base = config.model_channels
-        width, emb = base * config.channel_mult_noise, base * config.channel_mult_emb
-        if config.adm:
-            width = base
-            if config.augment_dim:
-                self.map_augment = nn.Linear(config.augment_dim, base, bias=False)
-            self.map_layer0, self.map_layer1 = nn.Linear(base, emb), nn.Linear(emb, emb)
-            if config.label_dim:
-                self.map_label = nn.Linear(config.label_dim, emb, bias=False)
-        else:
-            if config.embedding_type == "fourier":
-                self.map_noise = Fourier(width // 2)
-            if config.label_dim:
-                self.map_label = nn.Linear(config.label_dim, width)
-            if config.augment_dim:  # of training: absent, or zero, when sampling
-                self.map_augment = nn.Linear(config.augment_dim, width, bias=False)
-            self.map_layer0, self.map_layer1 = nn.Linear(width, emb), nn.Linear(emb, emb)
+        width = base if config.adm else base * config.channel_mult_noise
+        emb = base * config.channel_mult_emb
+        if config.embedding_type == "fourier" and not config.adm:
+            self.map_noise = Fourier(width // 2)
+        if config.label_dim and not config.adm:
+            self.map_label = nn.Linear(config.label_dim, width)
+        if config.augment_dim:  # of training: absent, or zero, when sampling
+            self.map_augment = nn.Linear(config.augment_dim, width, bias=False)
+        self.map_layer0, self.map_layer1 = nn.Linear(width, emb), nn.Linear(emb, emb)
+        if config.label_dim and config.adm:  # in the order of the files
+            self.map_label = nn.Linear(config.label_dim, emb, bias=False)
         self.noise_channels = width
         self._build()
 
@@ -302,44 +301,40 @@ class EDMNetwork(nn.Module):
         self.enc = nn.ModuleDict()
         skips: list[int] = []
         for level, (size, width) in enumerate(zip(sizes, widths, strict=True)):
-            listed = size in config.attn_resolutions
+            at, listed = f"{size}x{size}", size in config.attn_resolutions
             if level == 0:
-                self.enc[f"{size}x{size}_conv"] = Conv(aux, now, 3)
+                self.enc[f"{at}_conv"] = Conv(aux, now, 3)
             else:
-                self.enc[f"{size}x{size}_down"] = Block(config, now, now, resampling="down")
+                self.enc[f"{at}_down"] = Block(config, now, now, resampling="down")
                 if config.encoder_type == "residual" and not config.adm:
-                    self.enc[f"{size}x{size}_aux_residual"] = ConvThenHalve(
-                        aux, now, 3, "down", config.resample_filter
-                    )
+                    taps = config.resample_filter
+                    self.enc[f"{at}_aux_residual"] = ConvThenHalve(aux, now, 3, "down", taps)
                     aux = now
             skips.append(now)
             for index in range(config.num_blocks):
-                self.enc[f"{size}x{size}_block{index}"] = Block(
-                    config, now, width, attention=listed
-                )
+                self.enc[f"{at}_block{index}"] = Block(config, now, width, attention=listed)
                 now = width
                 skips.append(now)
         self.dec = nn.ModuleDict()
         for level, (size, width) in reversed(list(enumerate(zip(sizes, widths, strict=True)))):
-            listed = size in config.attn_resolutions
+            at, listed = f"{size}x{size}", size in config.attn_resolutions
             if level == len(sizes) - 1:
-                self.dec[f"{size}x{size}_in0"] = Block(config, now, now, attention=True)
-                self.dec[f"{size}x{size}_in1"] = Block(config, now, now)
+                self.dec[f"{at}_in0"] = Block(config, now, now, attention=True)
+                self.dec[f"{at}_in1"] = Block(config, now, now)
             else:
-                self.dec[f"{size}x{size}_up"] = Block(config, now, now, resampling="up")
+                self.dec[f"{at}_up"] = Block(config, now, now, resampling="up")
             for index in range(config.num_blocks + 1):
                 attention = listed and (config.adm or index == config.num_blocks)
-                self.dec[f"{size}x{size}_block{index}"] = Block(
-                    config, now + skips.pop(), width, attention=attention, joins=True
-                )
+                joined = now + skips.pop()
+                block = Block(config, joined, width, attention=attention, joins=True)
+                self.dec[f"{at}_block{index}"] = block
                 now = width
         if config.adm:
             self.out_norm = group_norm(now, 1e-5)
             self.out_conv = Conv(now, config.out_channels, 3)
         else:
-            size = sizes[0]
-            self.dec[f"{size}x{size}_aux_norm"] = group_norm(now, 1e-6)
-            self.dec[f"{size}x{size}_aux_conv"] = Conv(now, config.out_channels, 3)
+            self.dec[f"{at}_aux_norm"] = group_norm(now, 1e-6)
+            self.dec[f"{at}_aux_conv"] = Conv(now, config.out_channels, 3)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -130,11 +130,10 @@ def describe(found: Checkpoint, options: PipelineOptions) -> Description:
     if found.config.get("use_fp16") is True:
         notes.append("the original runs this network in float16 on a GPU: --dtype float16")
     style = "ADM" if config.adm else "NCSN++" if config.embedding_type == "fourier" else "DDPM++"
-    shape = (config.img_channels, config.img_resolution, config.img_resolution)
     return Description(
         f"EDM {style} ({config.model_type}, {config.precond})",
         sum(weight.numel() for weight in network.parameters()),
-        shape,
+        config.shape,
         f"EDM: sigma = t, {schedule.t_min:g} to {schedule.t_max:g}",
         "x0",
         f"classes 0-{config.label_dim - 1}" if config.label_dim else "none",
@@ -176,7 +175,7 @@ def load(
         call,
         schedule_of(config, found),
         "x0",
-        (config.img_channels, config.img_resolution, config.img_resolution),
+        config.shape,
         dtype,
         digest,
         device,

@@ -14,7 +14,7 @@ from ld3.zoo.checkpoints.tensors import Checkpoint
 
 @dataclass(frozen=True)
 class Description:
-    """What a file is, in words; nothing of it was run."""
+    """What a file is; nothing of it was run."""
 
     network: str
     parameters: int

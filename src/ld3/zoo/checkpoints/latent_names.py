@@ -48,16 +48,20 @@ def below(tensors: Weights, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
 
-def averaged(tensors: Weights) -> dict[str, Tensor]:
-    """The U-Net's tensors: their moving averages where the file has them.
+def average_of(name: str) -> str:
+    """The name of the moving average of `model.a.b`: `model_ema.ab`.
 
-    The average of `model.a.b` is called `model_ema.ab`. Removing dots cannot be undone, so averages
-    are looked up from the plain names.
+    Removing dots cannot be undone, so averages are looked up from the plain names.
     """
+    return EMA + name.removeprefix("model.").replace(".", "")
+
+
+def averaged(tensors: Weights) -> dict[str, Tensor]:
+    """The U-Net's tensors: their moving averages where the file has them."""
     found = {}
     for name in tensors:
         if name.startswith(UNET):
-            average = EMA + name.removeprefix("model.").replace(".", "")
+            average = average_of(name)
             found[name.removeprefix(UNET)] = tensors[average if average in tensors else name]
     return found
 
@@ -202,7 +206,7 @@ def flat(tensor: Tensor) -> Tensor:
 
 
 def unet_config(tensors: Weights, layout: UNetLayout, size: int) -> Config:
-    """What both of diffusers' U-Net classes are told, but for attention."""
+    """Arguments of both of diffusers' U-Net classes, but for attention."""
     return {
         "sample_size": size,
         "in_channels": tensors["input_blocks.0.0.weight"].shape[1],
@@ -271,7 +275,7 @@ def _shortcut(name: str) -> str:
 
 
 def coder_config(tensors: Weights, size: int, scale: float) -> Config:
-    """What diffusers' autoencoders are told; `size` is in pixels."""
+    """Arguments of diffusers' autoencoders; `size` is in pixels."""
     levels = coder_levels(tensors)
     widths = [len(tensors[f"encoder.down.{level}.block.0.conv1.bias"]) for level in range(levels)]
     blocks = sum(

@@ -1,20 +1,21 @@
 """Latent diffusion checkpoints: which one a file is, and its networks as diffusers' classes."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ld3.errors import ModelError, SpecError
+from ld3.errors import ModelError, import_extra, one_line
 from ld3.zoo.checkpoints.latent_names import (
     EMA,
     FIRST_STAGE,
     UNET,
     Weights,
+    average_of,
     averaged,
     below,
     coder_config,
@@ -25,11 +26,14 @@ from ld3.zoo.checkpoints.latent_names import (
     rename_unet,
     unet_config,
 )
+from ld3.zoo.checkpoints.tensors import Tensors
 
 CONDITION = "cond_stage_model."
 CLASSES = f"{CONDITION}embedding.weight"
 TEXT = f"{CONDITION}transformer."
 CODES = f"{FIRST_STAGE}quantize.embedding.weight"
+EMA_NUMBERS = (f"{EMA}decay", f"{EMA}num_updates")
+COUNTERS = (".position_ids", ".num_updates", ".num_batches_tracked")  # whole numbers
 
 
 @dataclass(frozen=True)
@@ -95,14 +99,58 @@ def recognise_latent(tensors: Weights) -> LatentKind | None:
     )
 
 
-def check_names(tensors: Weights) -> None:
-    """Nothing but the known parts; single buffers, such as the betas, may stand beside them."""
+def check_names(tensors: Tensors, kind: LatentKind) -> None:
+    """Nothing but the known parts, in floating point; single buffers, such as the betas, may stand
+    beside them. All weights of the U-Net have a moving average, or none of them."""
     known = (UNET, EMA, FIRST_STAGE, CONDITION)
+    condition = {"ldm": "", "ldm-class": CLASSES, "sd": TEXT}[kind.name]
     for name in tensors:
-        if "." in name and not name.startswith(known):
+        if "." not in name:
+            continue
+        if not name.startswith(known) or (
+            name.startswith(CONDITION) and not (condition and name.startswith(condition))
+        ):
+            expected = [UNET, EMA, FIRST_STAGE, condition]
             raise ModelError(
-                f"checkpoint: got {name}, expected names below {', '.join(known)} only"
+                f"checkpoint: got {name}, expected names below {', '.join(filter(None, expected))} "
+                "only"
             )
+        if not tensors.dtype(name).is_floating_point and not name.endswith(COUNTERS):
+            raise ModelError(
+                f"checkpoint: got {name} of {tensors.dtype(name)}, expected floating point"
+            )
+    averages = {average_of(name): name for name in tensors if name.startswith(UNET)}
+    for name in tensors:
+        if name.startswith(EMA) and name not in averages and name not in EMA_NUMBERS:
+            raise ModelError(f"checkpoint: got {name}, expected averages of the U-Net's weights")
+    for average, name in averages.items() if has_averages(tensors) else ():
+        if average not in tensors or tensors.shape(average) != tensors.shape(name):
+            got = list(tensors.shape(average)) if average in tensors else "none"
+            raise ModelError(
+                f"checkpoint: got {got} as the average {average}, expected the shape "
+                f"{list(tensors.shape(name))} of {name}"
+            )
+
+
+def outlines(tensors: Tensors) -> dict[str, Tensor]:
+    """Tensors without memory, of the names, shapes and dtypes of a file."""
+    return {
+        name: torch.empty(tensors.shape(name), dtype=tensors.dtype(name), device="meta")
+        for name in tensors
+    }
+
+
+@contextmanager
+def fitting_layout() -> Iterator[None]:
+    """Names and shapes that no such network has are refused in one line."""
+    try:
+        yield
+    except (LookupError, ValueError, TypeError, ArithmeticError, RuntimeError) as error:
+        reason = one_line(f"{type(error).__name__}: {error}")[:100]
+        raise ModelError(
+            f"checkpoint: got names and shapes that make no network ({reason}), expected those of "
+            "a published file"
+        ) from None
 
 
 def make_unet(tensors: Weights, kind: LatentKind, dtype: torch.dtype) -> Any:
@@ -172,16 +220,26 @@ def make_scheduler(tensors: Weights, kind: LatentKind) -> Any:
         "set_alpha_to_one": False,
         "steps_offset": 1,
     }
-    own = tensors.get("betas")
-    if own is not None and not _same_betas(own, kind):
+    own = own_betas(tensors, kind)
+    if own is not None:
         config |= {"num_train_timesteps": len(own), "trained_betas": own.double().tolist()}
     return import_diffusers().DDIMScheduler(**config)
 
 
-def _same_betas(own: Tensor, kind: LatentKind) -> bool:
+def own_betas(tensors: Weights, kind: LatentKind) -> Tensor | None:
+    """The betas of a file, None where it has none or those of its kind."""
+    own = tensors.get("betas")
+    if own is None:
+        return None
+    if own.ndim != 1 or len(own) < 2 or not bool(((own > 0) & (own < 1)).all()):
+        raise ModelError(
+            f"checkpoint: got betas of shape {list(own.shape)}, expected a list of numbers between "
+            "0 and 1; the file is damaged"
+        )
     first, last = (math.sqrt(beta) for beta in kind.betas)
     usual = torch.linspace(first, last, kind.steps, dtype=torch.float64).square()
-    return own.shape == usual.shape and bool((own.double() / usual - 1).abs().max() < 1e-5)
+    same = own.shape == usual.shape and bool((own.double() / usual - 1).abs().max() < 1e-5)
+    return None if same else own
 
 
 def built(
@@ -213,10 +271,5 @@ def weights_note(tensors: Weights) -> str:
 
 
 def import_diffusers() -> Any:
-    try:
-        return import_module("diffusers")
-    except ImportError:
-        raise SpecError(
-            "model: a latent diffusion checkpoint wants the package diffusers; "
-            "pip install 'ld3[diffusers]'"
-        ) from None
+    reason = "model: a latent diffusion checkpoint wants the package diffusers"
+    return import_extra("diffusers", reason)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,22 @@ def is_checkpoint(name: str) -> bool:
     return Path(name).suffix.lower() in SUFFIXES and Path(name).expanduser().is_file()
 
 
+def _flags(options: Iterable[str]) -> str:
+    """Options of a pipeline as on the command line."""
+    other = {"classes": "label", "prompts": "prompt", "height": "resolution", "width": "resolution"}
+    names = {other.get(option, option).replace("_", "-") for option in options}
+    return ", ".join(f"--{name}" for name in sorted(names))
+
+
 def recognise(found: Checkpoint, options: PipelineOptions) -> Family:
     """The family of a file, by its content; options that mean nothing to it are refused."""
     for family in FAMILIES:
         if family.matches(found):
             idle = set(options.said()) - family.takes - {"batch"}
             if idle:
-                known = f" but {', '.join(sorted(family.takes))}" if family.takes else ""
                 raise SpecError(
-                    f"{', '.join(sorted(idle))}: got options that say nothing to a file of "
-                    f"{family.name}, expected none{known}"
+                    f"{_flags(idle)}: got an option that a file of {family.name} does not take, "
+                    f"expected {_flags(family.takes) or 'none'}; leave it out"
                 )
             return family
     some = ", ".join(list(found.tensors)[:2])
@@ -65,23 +71,14 @@ def load_checkpoint(
     `config` and `clamp` for these files.
     """
     said = options or PipelineOptions()
-    return load_opened(*open_checkpoint(path, said), device, dtype, said)
+    found, family = open_checkpoint(path, said)
+    return family.load(found, torch.device(device), dtype or torch.float32, said)
 
 
 def open_checkpoint(path: Path | str, options: PipelineOptions) -> tuple[Checkpoint, Family]:
     """A file and its family; its tensors stay unread."""
     found = read_checkpoint(Path(path).expanduser())
     return found, recognise(found, options)
-
-
-def load_opened(
-    found: Checkpoint,
-    family: Family,
-    device: torch.device | str,
-    dtype: torch.dtype | None,
-    options: PipelineOptions,
-) -> Model:
-    return family.load(found, torch.device(device), dtype or torch.float32, options)
 
 
 def describe_checkpoint(

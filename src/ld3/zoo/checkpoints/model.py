@@ -35,7 +35,7 @@ class CheckpointModel:
     net_dtype: torch.dtype
     digest: str  # of the weights in the file
     device: torch.device
-    classes: tuple[int, ...] = ()  # seed s asks for class number s mod their number
+    classes: tuple[int, ...] = ()  # seed s has class number s mod their number
     details: tuple[object, ...] = ()  # settings that change samples
     exact_time: bool = False
     network: nn.Module = field(default_factory=nn.Module)
@@ -147,7 +147,7 @@ def check_names(tensors: Tensors, wanted: Mapping[str, tuple[int, ...]]) -> None
 
 
 def chosen_classes(count: int, wanted: Sequence[int] | None) -> tuple[int, ...]:
-    """All classes of a network, or those that are asked for."""
+    """All classes of a network, or those that were chosen."""
     if wanted is None:
         return tuple(range(count))
     if not count:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -57,21 +58,8 @@ class OpenAIConfig:
         return Discrete.linear(0.1 / self.steps, 20 / self.steps, self.steps)
 
 
-def _improved(
-    width: int, mult: tuple[int, ...], blocks: int, attention: tuple[int, ...], **more: Any
-) -> UNetConfig:
-    return UNetConfig(
-        width, mult, blocks, attention, **{"num_heads": 4, "scale_shift": True, **more}
-    )
-
-
-def _guided(
-    width: int, mult: tuple[int, ...], blocks: int, attention: tuple[int, ...], **more: Any
-) -> UNetConfig:
-    fixed = {"num_head_channels": 64, "scale_shift": True, "resblock_updown": True}
-    return UNetConfig(width, mult, blocks, attention, **{**fixed, **more})
-
-
+_improved = partial(UNetConfig, num_heads=4, scale_shift=True)
+_guided = partial(UNetConfig, num_head_channels=64, scale_shift=True, resblock_updown=True)
 _LSUN = (1, 1, 2, 2, 4, 4)
 PUBLISHED = {
     "imagenet64_uncond": OpenAIConfig(
@@ -170,10 +158,8 @@ def from_shapes(tensors: Tensors) -> UNetConfig:
             mult.append(out // base)
             if f"input_blocks.{index}.1.qkv.weight" in tensors:
                 attention.append(2 ** (len(counts) - 1))
-    emb, after = (
-        shape("middle_block.0.emb_layers.1.weight"),
-        shape("middle_block.0.out_layers.0.weight"),
-    )
+    emb = shape("middle_block.0.emb_layers.1.weight")
+    after = shape("middle_block.0.out_layers.0.weight")
     return UNetConfig(
         base,
         tuple(mult),

@@ -18,7 +18,7 @@ GROUPS = 32
 
 @dataclass(frozen=True)
 class UNetConfig:
-    """A network, in the words of its files; `attention` are downsampling factors."""
+    """A network, with the names of its files; `attention` are downsampling factors."""
 
     model_channels: int
     channel_mult: tuple[int, ...]
@@ -155,11 +155,8 @@ class OpenAIUNet(nn.Module):
                 self.input_blocks.append(Stage(layers))
                 skips.append(now)
             if level < last:
-                down = (
-                    ResBlock(config, now, now, "down")
-                    if config.resblock_updown
-                    else Downsample(now)
-                )
+                updown = config.resblock_updown
+                down = ResBlock(config, now, now, "down") if updown else Downsample(now)
                 self.input_blocks.append(Stage([down]))
                 skips.append(now)
         self.middle_block = Stage(
@@ -174,12 +171,8 @@ class OpenAIUNet(nn.Module):
                 if listed:
                     layers.append(Attention(config, now))
                 if level and index == config.num_res_blocks:
-                    up = (
-                        ResBlock(config, now, now, "up")
-                        if config.resblock_updown
-                        else Upsample(now)
-                    )
-                    layers.append(up)
+                    updown = config.resblock_updown
+                    layers.append(ResBlock(config, now, now, "up") if updown else Upsample(now))
                 self.output_blocks.append(Stage(layers))
         self.out = nn.Sequential(
             nn.GroupNorm(GROUPS, now), nn.SiLU(), nn.Conv2d(now, config.out_channels, 3, padding=1)

@@ -89,9 +89,9 @@ class Machine:
         self.stack.append(value)
 
     def pop(self) -> object:
-        if not self.stack:
-            raise BadFile("got an instruction without its operands, expected a whole pickle")
-        return self.stack.pop()
+        value = self.top()
+        self.stack.pop()
+        return value
 
     def top(self) -> object:
         if not self.stack:
@@ -110,12 +110,6 @@ class Machine:
         found, self.stack = self.stack, self.below.pop()
         return found
 
-    def drop_since_mark(self) -> None:
-        self.since_mark()
-
-    def skip(self, size: int) -> None:
-        self.region.take(size)
-
     def remember(self, place: int) -> None:
         self.memo[place] = self.top()
 
@@ -126,16 +120,11 @@ class Machine:
 
     # Values
 
-    def text(self, size: int) -> None:
+    def text(self, size: int, encoding: str = "utf-8") -> None:
+        """In Latin-1 it is a string of Python 2."""
         if size > MAX_TEXT:
             raise BadFile(f"got a text of {size} bytes, expected at most {MAX_TEXT}")
-        self.push(self.region.read(size).decode("utf-8", "surrogatepass"))
-
-    def old_text(self, size: int) -> None:
-        """A string of Python 2."""
-        if size > MAX_TEXT:
-            raise BadFile(f"got a text of {size} bytes, expected at most {MAX_TEXT}")
-        self.push(self.region.read(size).decode("latin-1"))
+        self.push(self.region.read(size).decode(encoding, "surrogatepass"))
 
     def quoted(self) -> None:
         line = self.region.line()
@@ -258,17 +247,14 @@ def checked_key(key: object) -> object:
 
 
 def _int(digits: str) -> int:
-    try:
-        return int(digits.removesuffix("L") or "0")
-    except ValueError:
-        raise BadFile(f"got {digits[:20]!r}, expected an integer; the file is damaged") from None
+    return int(_number(int, digits.removesuffix("L") or "0", "an integer"))
 
 
-def _float(digits: str) -> float:
+def _number(kind: Callable[[str], float], digits: str, wanted: str) -> float:
     try:
-        return float(digits)
+        return kind(digits)
     except ValueError:
-        raise BadFile(f"got {digits[:20]!r}, expected a number; the file is damaged") from None
+        raise BadFile(f"got {digits[:20]!r}, expected {wanted}; the file is damaged") from None
 
 
 def _protocol(m: Machine) -> None:
@@ -277,14 +263,14 @@ def _protocol(m: Machine) -> None:
         raise BadFile(f"got a pickle of protocol {version}, expected at most 5")
 
 
-_Action = Callable[[Machine], None]
+_Action = Callable[[Machine], object]
 _ACTIONS: dict[bytes, _Action] = {
     b"\x80": _protocol,
-    b"\x95": lambda m: m.skip(8),  # a frame: its length says nothing new
+    b"\x95": lambda m: m.region.take(8),  # a frame: its length says nothing new
     # the stack and the memo
     b"(": Machine.mark,
     b"0": Machine.pop_or_unmark,
-    b"1": Machine.drop_since_mark,
+    b"1": Machine.since_mark,
     b"2": lambda m: m.push(m.top()),
     b"p": lambda m: m.remember(_int(m.region.line())),
     b"q": lambda m: m.remember(m.region.integer(1)),
@@ -304,11 +290,11 @@ _ACTIONS: dict[bytes, _Action] = {
     b"M": lambda m: m.push(m.region.integer(2)),
     b"\x8a": lambda m: m.long(m.region.integer(1)),
     b"\x8b": lambda m: m.long(m.region.signed(4)),
-    b"F": lambda m: m.push(_float(m.region.line())),
+    b"F": lambda m: m.push(_number(float, m.region.line(), "a number")),
     b"G": lambda m: m.push(struct.unpack(">d", m.region.read(8))[0]),
     b"S": Machine.quoted,
-    b"T": lambda m: m.old_text(m.region.integer(4)),
-    b"U": lambda m: m.old_text(m.region.integer(1)),
+    b"T": lambda m: m.text(m.region.integer(4), "latin-1"),
+    b"U": lambda m: m.text(m.region.integer(1), "latin-1"),
     b"V": lambda m: m.push(m.region.line().encode().decode("raw-unicode-escape")),
     b"X": lambda m: m.text(m.region.integer(4)),
     b"\x8c": lambda m: m.text(m.region.integer(1)),

@@ -4,13 +4,13 @@
     found.kind                    # "edm", "lightning", "state-dict", "point-cloud", "safetensors",
                                   # "torchscript"
     found.config                  # plain configuration in the file: numbers, texts, lists, dicts
-    found.tensors                 # a mapping name -> tensor; each is read when it is asked for
+    found.tensors                 # a mapping name -> tensor; each is read at its access
     found.tensors.shape("name")   # without reading it
 
 Six kinds of file become one: EDM's pickles, files of Lightning, state dicts that torch wrote (zip,
 or one stream as before torch 1.6), files of DMPG, TorchScript, and safetensors. Reading makes no
 class and calls no function of the file: see :mod:`ld3.zoo.checkpoints.pickles`. Tensors stay in the
-file until they are asked for, and are then read once, into their own memory.
+file until they are used, and are then read once, into their own memory.
 """
 
 import os
@@ -18,7 +18,8 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
-from ld3.errors import ModelError, one_line
+from ld3.errors import ModelError, StoreError, one_line
+from ld3.store import file_size
 from ld3.zoo.checkpoints.regions import BadFile, Region, Span
 from ld3.zoo.checkpoints.safetensors_files import read_safetensors
 from ld3.zoo.checkpoints.tensors import Checkpoint, Tensors
@@ -28,14 +29,17 @@ __all__ = ["Checkpoint", "Tensors", "read_checkpoint"]
 
 
 def read_checkpoint(path: Path | str) -> Checkpoint:
-    """Names, shapes and configuration of a checkpoint; tensors are read when they are asked for.
+    """Names, shapes and configuration of a checkpoint; tensors are read when they are used.
 
     Anything that is wrong with the file is a :class:`ModelError` of one line.
     """
     path = Path(path)
     try:
+        file_size(path)  # a pipe would never end
         with path.open("rb", buffering=0) as file:
             return _read(path, file)
+    except StoreError as error:
+        raise ModelError(str(error)) from None
     except OSError as error:
         raise ModelError(f"{path}: cannot read: {error.strerror or error}") from None
     except BadFile as error:
@@ -58,7 +62,7 @@ def _read(path: Path, file: BinaryIO) -> Checkpoint:
         return Reading(path, file, size).zipped()
     if len(head) > 8 and head[8:9] == b"{" and int.from_bytes(head[:8], "little") < size:
         return read_safetensors(path, file, size)
-    if _is_tar(file, size):
+    if size > 262 and Region(file, Span(257, 5)).read(5) == b"ustar":
         raise BadFile(
             "got a tar, as torch wrote before 0.1.10, expected a zip or a pickle; load it with an "
             "old torch and save it again"
@@ -69,7 +73,3 @@ def _read(path: Path, file: BinaryIO) -> Checkpoint:
             "safetensors"
         )
     return Reading(path, file, size).stream()
-
-
-def _is_tar(file: BinaryIO, size: int) -> bool:
-    return size > 262 and Region(file, Span(257, 5)).read(5) == b"ustar"

@@ -1,4 +1,4 @@
-"""Tensors that stay in their file until they are asked for, and what else a checkpoint holds."""
+"""Tensors that stay in their file until they are used, and what else a checkpoint holds."""
 
 import hashlib
 import math
@@ -40,7 +40,7 @@ class Entry:
 
 
 class Tensors(Mapping[str, Tensor]):
-    """Names and tensors of a file; a tensor is read each time it is asked for."""
+    """Names and tensors of a file; a tensor is read at each access."""
 
     def __init__(self, path: Path, entries: Mapping[str, Entry]) -> None:
         self._path = path
@@ -96,12 +96,6 @@ class Tensors(Mapping[str, Tensor]):
     @property
     def numel(self) -> int:
         return sum(entry.numel for entry in self.entries.values())
-
-    def under(self, prefix: str) -> "Tensors":
-        """Those whose names begin with a prefix, without it."""
-        return self.renamed(
-            {name: name[len(prefix) :] for name in self.entries if name.startswith(prefix)}
-        )
 
     def renamed(self, names: Mapping[str, str]) -> "Tensors":
         """Some of the tensors under other names: old -> new."""

@@ -38,17 +38,11 @@ MAGIC = 0x1950A86A20F9469CFC6C  # the first pickle of torch.save before 1.6
 LEGACY = 1001  # the second
 
 DTYPES = {
-    "FloatStorage": torch.float32,
-    "DoubleStorage": torch.float64,
-    "HalfStorage": torch.float16,
-    "BFloat16Storage": torch.bfloat16,
-    "LongStorage": torch.int64,
-    "IntStorage": torch.int32,
-    "ShortStorage": torch.int16,
-    "CharStorage": torch.int8,
-    "ByteStorage": torch.uint8,
+    "FloatStorage": torch.float32, "DoubleStorage": torch.float64, "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16, "LongStorage": torch.int64, "IntStorage": torch.int32,
+    "ShortStorage": torch.int16, "CharStorage": torch.int8, "ByteStorage": torch.uint8,
     "BoolStorage": torch.bool,
-}
+}  # fmt: skip
 
 REFUSED_MODULES = frozenset(
     {
@@ -191,7 +185,8 @@ class Reading:
                 "'ema' or 'state_dict'"
             )
         if isinstance(top.get("ema"), Made) and persistent(top["ema"]) is not None:
-            return self.edm(top["ema"])
+            entries = {name: self.entry(name, value) for name, value in walk_modules(top["ema"])}
+            return self.made("edm", entries, edm_config(top["ema"], self.file))
         weights = mapping(top.get("state_dict"))
         if weights is None:
             return self.made("state-dict", self.entries(top), {})
@@ -199,11 +194,8 @@ class Reading:
         if isinstance(args, Made) and isinstance(args.state, dict):
             config = plain(args.state, self.file)
             return self.made("point-cloud", self.entries(weights), config)
-        others = {
-            key: item
-            for key, item in top.items()
-            if key in ("epoch", "global_step", "hyper_parameters", "pytorch-lightning_version")
-        }
+        names = ("epoch", "global_step", "hyper_parameters", "pytorch-lightning_version")
+        others = {key: item for key, item in top.items() if key in names}
         return self.made("lightning", self.entries(weights), plain(others, self.file))
 
     def made(self, kind: Kind, entries: dict[str, Entry], config: object) -> Checkpoint:
@@ -215,13 +207,12 @@ class Reading:
                 f"got tensors of {total} bytes in a file of {self.size}, expected no more than the "
                 "file has"
             )
-        known = {f"torch.{name}" for name in DTYPES} | KNOWN
         return Checkpoint(
             self.path,
             kind,
             Tensors(self.path, entries),
             config if isinstance(config, dict) else {},
-            tuple(sorted(one_line(name) for name in self.names - known)),
+            tuple(sorted(one_line(name) for name in self.names - KNOWN)),
             self.size,
         )
 
@@ -235,11 +226,6 @@ class Reading:
                 raise BadFile(f"got {shown(name)} as a name of a tensor, expected a plain text")
             found[name] = self.entry(name, value)
         return found
-
-    def edm(self, network: object) -> Checkpoint:
-        """A module that EDM's training code wrote with its source text, which stays text."""
-        entries = {name: self.entry(name, value) for name, value in walk_modules(network)}
-        return self.made("edm", entries, edm_config(network, self.file))
 
     # Tensors
 
@@ -274,17 +260,15 @@ class Reading:
             if span.start not in self.nested:
                 self.nested[span.start] = self._nested(name, span)
             return self.nested[span.start]
-        if isinstance(value, Reference):
-            found = _storage_key(value)
-            key = value.key
-            if found is not None and isinstance(key, tuple):
-                return self._stored(name, found[0], found[1], key)
+        found = _storage_key(value)
+        if found is not None:
+            return self._stored(name, *found)
         raise BadFile(f"got {shown(value)} as the storage of {name[:80]!r}, expected numbers")
 
     def _stored(
-        self, name: str, key: str, dtype: torch.dtype, words: tuple[object, ...]
+        self, name: str, key: str, dtype: torch.dtype, numel: object, view: object
     ) -> Storage:
-        span, numel = self.storages.get(key), words[4]
+        span = self.storages.get(key)
         if span is None:
             raise BadFile(f"got no storage {key[:40]!r} for {name[:80]!r}; the file is truncated")
         if not isinstance(numel, int) or span.size != numel * dtype.itemsize:
@@ -292,7 +276,6 @@ class Reading:
                 f"got a storage of {span.size} bytes for {name[:80]!r}, expected "
                 f"{shown(numel)} numbers of {dtype}; the file is damaged"
             )
-        view = words[5] if len(words) > 5 else None
         if view is None:
             return Storage(span, dtype, numel)
         parts = view if isinstance(view, tuple) else ()
@@ -322,28 +305,22 @@ TENSORS = frozenset({"torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_t
 PARAMETERS = frozenset(
     {"torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state"}
 )
-KNOWN = (
-    TENSORS
-    | PARAMETERS
-    | {
-        "collections.OrderedDict",
-        "torch.storage._load_from_bytes",
-        "torch_utils.persistence._reconstruct_persistent_obj",
-        "argparse.Namespace",
-        "torch.Size",
-    }
-)
+KNOWN = {
+    *TENSORS, *PARAMETERS, *(f"torch.{name}" for name in DTYPES), "collections.OrderedDict",
+    "torch.storage._load_from_bytes", "torch_utils.persistence._reconstruct_persistent_obj",
+    "argparse.Namespace", "torch.Size",
+}  # fmt: skip
 
 
-def _storage_key(reference: Reference) -> tuple[str, torch.dtype] | None:
-    """('storage', type, key, place, numel, ...) -> key and dtype."""
-    words = reference.key
+def _storage_key(value: object) -> tuple[str, torch.dtype, object, object] | None:
+    """A reference ('storage', type, key, place, numel, view) -> key, dtype, numel and view."""
+    words = value.key if isinstance(value, Reference) else None
     if not isinstance(words, tuple) or len(words) < 5 or words[0] != "storage":
         return None
-    kind, key = words[1], words[2]
+    _, kind, key, _, numel, view, *_ = (*words, None)
     if not isinstance(kind, Name) or not isinstance(key, str) or kind.name not in DTYPES:
         return None
-    return key, DTYPES[kind.name]
+    return key, DTYPES[kind.name], numel, view
 
 
 def _tensor_sizes(value: object) -> tuple[int, ...] | None:

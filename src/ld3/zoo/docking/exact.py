@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,8 @@ from torch import Tensor
 from ld3.errors import SpecError
 from ld3.models import Cond, ModelDefaults
 from ld3.predictions import Prediction
-from ld3.schedules import Parts, logarithms, schedule_to_json
+from ld3.schedule_json import schedule_to_json
+from ld3.schedules import Parts, logarithms
 from ld3.store import digest, tensor_checksum
 from ld3.zoo.docking.kernels import igso3_score, log_igso3, log_wrapped, wrapped_score
 from ld3.zoo.docking.ligand import Ligand
@@ -31,8 +32,7 @@ from ld3.zoo.docking.spaces import Chart, split
 SPREAD = (0.3, 0.05, 0.1)  # of a mode: Angstrom, radians, radians
 
 
-@dataclass(frozen=True, eq=False)
-class _Apart:
+class _Apart(NamedTuple):
     """From modes to states."""
 
     shift: Tensor  # (B, M, 3)
@@ -117,7 +117,7 @@ class ExactDocking(ModelDefaults):
         """log p_t (B,); the density of the data itself without t."""
         return self._log_modes(self._apart(x), t).logsumexp(1)
 
-    def _log_modes(self, apart: "_Apart", t: Tensor | None) -> Tensor:
+    def _log_modes(self, apart: _Apart, t: Tensor | None) -> Tensor:
         """log of w_m p_m (B, M)."""
         s_tr, s_rot, s_tor = self._widths(t)
         normal = -apart.shift.square().sum(-1) / (2 * s_tr**2) - 3 * s_tr.log()
@@ -126,7 +126,7 @@ class ExactDocking(ModelDefaults):
         known = self.weights.log() - 1.5 * math.log(2 * math.pi)
         return known + normal + rotation + angles
 
-    def _apart(self, x: Tensor) -> "_Apart":
+    def _apart(self, x: Tensor) -> _Apart:
         """Which way states are from each mode."""
         centre, q, angles = split(x)
         modes = self.modes.to(x.device)
@@ -141,12 +141,11 @@ class ExactDocking(ModelDefaults):
 
     def _widths(self, t: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """s of the three parts, ()."""
-        own = torch.tensor(self.spread, dtype=torch.float64)
-        if t is None:
-            s_tr, s_rot, s_tor = own.unbind()
-        else:
+        s = torch.tensor(self.spread, dtype=torch.float64)
+        if t is not None:
             sigma = logarithms(self.schedule, t.double())[1].exp()
-            s_tr, s_rot, s_tor = (own.square() + sigma.square()).sqrt().unbind()
+            s = (s.square() + sigma.square()).sqrt()
+        s_tr, s_rot, s_tor = s.unbind()
         return s_tr, s_rot, s_tor
 
 

@@ -33,7 +33,8 @@ class _OfLigand:
 
     @property
     def parts(self) -> Tensor:
-        return _parts(self.ligand)
+        """0 for translation, 1 for rotation, 2 for angles."""
+        return torch.tensor([0] * 3 + [1] * 3 + [2] * self.ligand.torsions)
 
     @property
     def shape(self) -> tuple[int]:
@@ -104,8 +105,3 @@ def chart_of_noise(z: Tensor, spread: float) -> Tensor:
     centre, q, angles = split(z)
     uniform = math.pi * torch.erf(angles / math.sqrt(2))
     return torch.cat([spread * centre, q / length(q), uniform], 1)
-
-
-def _parts(ligand: Ligand) -> Tensor:
-    """0 for translation, 1 for rotation, 2 for angles."""
-    return torch.tensor([0] * 3 + [1] * 3 + [2] * ligand.torsions)

@@ -3,34 +3,27 @@
 >>> pipe = diffusers.StableDiffusionPipeline.from_pretrained(...)   # doctest: +SKIP
 >>> model = ld3.zoo.from_pipeline(pipe, prompts=["a dog"])          # doctest: +SKIP
 
-A family says how one class of pipelines speaks to its network; the noise schedule comes from the
+A family says how the network of one class of pipelines is called; the noise schedule comes from the
 pipeline's scheduler.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ld3.errors import SpecError, unknown
+from ld3.errors import SpecError
+from ld3.offloading import content_of, entrance_of, is_spread
 from ld3.options import CAPTIONS, NetTime, PipelineOptions
 from ld3.predictions import Prediction
 from ld3.schedules import Flow, Schedule
-from ld3.zoo.pipelines import (
-    class_latents,
-    dits,
-    flux2,
-    hunyuan_video,
-    ltx,
-    lumina2,
-    qwen_image,
-    unets,
-    z_image,
-)
+from ld3.store import digest
+from ld3.zoo.pipelines import class_latents, dits, unets, videos
 from ld3.zoo.pipelines.model import Parts, PipelineModel, check_net_time
 from ld3.zoo.pipelines.noise import read_noise
 
@@ -42,7 +35,7 @@ FLOW = TEXT | {"tokens"}
 
 @dataclass(frozen=True)
 class Family:
-    """How a class of pipelines speaks to its network, and which options say something to it."""
+    """How the network of a class of pipelines is called, and which options it takes."""
 
     parts: Callable[[Any, PipelineOptions, torch.device], Parts]
     takes: frozenset[str]
@@ -62,18 +55,19 @@ FAMILIES = {
     "StableDiffusion3Pipeline": Family(dits.stable_diffusion_3, FLOW),
     "FluxPipeline": Family(dits.flux, FLOW | {"embedded_guidance"}),
     "SanaPipeline": Family(dits.sana, FLOW),
-    "WanPipeline": Family(dits.wan, FLOW | {"frames"}),
-    "QwenImagePipeline": Family(qwen_image.parts, FLOW),
-    "Flux2Pipeline": Family(flux2.distilled, FLOW | {"embedded_guidance"}),
-    "Flux2KleinPipeline": Family(flux2.klein, FLOW),
-    "ZImagePipeline": Family(z_image.parts, FLOW),
-    "Lumina2Pipeline": Family(lumina2.parts, FLOW),
-    "HunyuanVideoPipeline": Family(hunyuan_video.parts, FLOW | {"frames", "embedded_guidance"}),
-    "LTXPipeline": Family(ltx.parts, FLOW | {"frames"}),
+    "WanPipeline": Family(videos.wan, FLOW | {"frames"}),
+    "QwenImagePipeline": Family(dits.qwen_image, FLOW),
+    "Flux2Pipeline": Family(dits.flux2, FLOW | {"embedded_guidance"}),
+    "Flux2KleinPipeline": Family(partial(dits.flux2, klein=True), FLOW),
+    "ZImagePipeline": Family(dits.z_image, FLOW),
+    "Lumina2Pipeline": Family(dits.lumina2, FLOW),
+    "HunyuanVideoPipeline": Family(videos.hunyuan_video, FLOW | {"frames", "embedded_guidance"}),
+    "LTXPipeline": Family(videos.ltx, FLOW | {"frames"}),
 }
 """By class of pipeline. Subclasses count, too."""
 
 PROBED = 16  # weights of each tensor that name it
+ASKED = ("prompts", "negative_prompt", "classes", "tokens", "embedded_guidance", "tiling")
 
 
 def from_pipeline(
@@ -95,8 +89,8 @@ def from_pipeline(
 ) -> PipelineModel:
     """A diffusers pipeline as a model, where it is and in its dtype; its weights are frozen.
 
-    Seed s asks for prompt (or class) number s mod their number. The text is embedded now, after
-    that the pipeline's text encoders may go. Sizes are in pixels and are the pipeline's own if they
+    Seed s has prompt (or class) number s mod their number. The text is embedded now, after that the
+    pipeline's text encoders may go. Sizes are in pixels and are the pipeline's own if they
     are not given; `tokens` is the length to which prompts are padded. Classifier-free guidance is
     an argument of `bind`; `embedded_guidance` is that of networks that take it as a condition.
     `rectified` reads the network as a rectified flow from noise to data, whatever its scheduler
@@ -104,22 +98,9 @@ def from_pipeline(
     `tiling` decodes large ones in tiles. `net_time` imitates tools that round times. `batch` limits
     the samples in one call of the network.
     """
-    words = {
-        "prompts": tuple(prompts),
-        "negative_prompt": negative_prompt,
-        "classes": None if classes is None else tuple(classes),
-        "height": height,
-        "width": width,
-        "frames": frames,
-        "tokens": tokens,
-        "embedded_guidance": embedded_guidance,
-        "rectified": rectified,
-        "latents": latents,
-        "tiling": tiling,
-        "net_time": net_time,
-        "batch": batch,
-    }
-    return of_pipeline(pipe, PipelineOptions.checked(words))
+    given = {**locals(), "prompts": tuple(prompts)}
+    given["classes"] = None if classes is None else tuple(classes)
+    return of_pipeline(given.pop("pipe"), PipelineOptions.checked(given))
 
 
 def of_pipeline(
@@ -135,34 +116,45 @@ def of_pipeline(
     }
     workers = [
         part
+        for kind in ("unet", "transformer", "vae", "vqvae")
         for name, part in pipe.components.items()
-        if isinstance(part, nn.Module) and name.startswith(("unet", "transformer", "vae", "vqvae"))
+        if isinstance(part, nn.Module) and name.startswith(kind)
     ]
     for part in (*workers, *encoders.values()):
         part.eval().requires_grad_(False)
     for part in workers if device is not None else ():
         part.to(device)
-    weights = (weight for part in workers for weight in part.parameters())
-    place = next(weights).device if device is None else torch.device(device)
-    homes = {name: next(part.parameters()).device for name, part in encoders.items()}
-    for part in encoders.values():
+    place = entrance_of(workers[0]) if device is None else torch.device(device)
+    guests = [part for part in encoders.values() if not is_spread(part)]
+    homes = [next(part.parameters()).device for part in guests]
+    for part in guests:
         part.to(place)
     parts = family.parts(pipe, options, place)
-    for name, part in encoders.items():
-        part.to(homes[name])
+    for part, home in zip(guests, homes, strict=True):
+        part.to(home)
     check_net_time(parts, options.net_time)
-    rectified = options.rectified or family.rectified
-    schedule, prediction = _noise(pipe, rectified, parts)
+    schedule: Schedule = Flow()
+    prediction: Prediction = "reverse-flow"
+    if not (options.rectified or family.rectified):
+        schedule, prediction = read_noise(pipe.scheduler, parts.tokens, parts.mu)
+    null = {f"null {name}": value for name, value in (parts.null or {}).items()}
     return PipelineModel(
         parts,
         schedule,
         prediction,
         _digest(_weights(parts)),
-        _digest({**(parts.rows or {}), **{f"null {k}": v for k, v in (parts.null or {}).items()}}),
+        _asked(_digest(sorted({**(parts.rows or {}), **null}.items())), options),
         options.latents,
         options.net_time,
         options.batch,
     )
+
+
+def _asked(conditions: str, options: PipelineOptions) -> str:
+    """A name of the conditions and of what else samples depend on: some values of their tensors,
+    which know the text encoder, and the options themselves, which know every text and class."""
+    said = {name: value for name, value in options.said().items() if name in ASKED}
+    return digest([conditions, said]) if said else conditions
 
 
 def _family(pipe: Any, options: PipelineOptions) -> Family:
@@ -173,47 +165,45 @@ def _family(pipe: Any, options: PipelineOptions) -> Family:
     idle = set(options.said()) - family.takes
     if idle:
         raise SpecError(
-            f"{', '.join(sorted(idle))}: says nothing to {names[0]}, wanted none but "
+            f"{', '.join(sorted(idle))}: says nothing to {names[0]}, expected none but "
             f"{', '.join(sorted(family.takes))}"
         )
     return family
 
 
 def unsupported(name: str) -> SpecError:
-    """For a pipeline without a family; a near name is no help for one that diffusers has."""
+    """For a pipeline without a family. Its name is that of a class, not a typed word: a near name
+    is no help."""
+    fault = "which is not supported"
     try:
-        known = name in dir(import_module("diffusers"))
+        diffusers = import_module("diffusers")
     except ImportError:
-        known = False
-    if not known:
-        return unknown("pipeline", name, FAMILIES)
+        pass
+    else:
+        if name in dir(diffusers):
+            fault = "known to diffusers but not supported yet"
+        else:
+            fault = f"which diffusers {diffusers.__version__} does not have and ld3 cannot read"
     return SpecError(
-        f"pipeline: got {name}, known to diffusers but not supported yet; supported: "
+        f"pipeline: got {name}, {fault}; supported: "
         f"{', '.join(sorted(FAMILIES))}; or bring its network as a model of your own"
     )
 
 
-def _noise(pipe: Any, rectified: bool, parts: Parts) -> tuple[Schedule, Prediction]:
-    if rectified:
-        return Flow(), "reverse-flow"
-    return read_noise(pipe.scheduler, parts.tokens, parts.mu)
-
-
-def _weights(parts: Parts) -> dict[str, Tensor]:
-    """All tensors of networks and decoder by name."""
+def _weights(parts: Parts) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of networks and decoder in the order of names, one in memory at a time."""
     modules = {**parts.networks, **({} if parts.coder is None else {"coder": parts.coder})}
-    return {
-        f"{part}.{name}": weight
-        for part, module in modules.items()
-        for name, weight in module.state_dict().items()
-    }
+    states = {part: module.state_dict() for part, module in modules.items()}
+    names = sorted((f"{part}.{name}", part, name) for part in states for name in states[part])
+    for whole, part, name in names:
+        yield whole, content_of(modules[part], name, states[part][name])
 
 
-def _digest(tensors: Mapping[str, Tensor]) -> str:
+def _digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """A name for tensors: shapes, and some values of each in bfloat16, so that it is the same for
     the same checkpoint in float32 and bfloat16."""
     found = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
+    for name, tensor in tensors:
         flat = tensor.detach().reshape(-1)
         some = flat[:: max(1, len(flat) // PROBED)][:PROBED].to("cpu", torch.bfloat16)
         found.update(f"{name} {tuple(tensor.shape)}".encode())

@@ -11,19 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ld3.errors import SpecError
 from ld3.options import PipelineOptions
-from ld3.store import write_json
+from ld3.store import write_json, write_tensors
 from ld3.zoo.pipelines.coders import image_decoder, sides
 from ld3.zoo.pipelines.model import Parts, Rows
+from ld3.zoo.pipelines.texts import answer, class_rows
 
 EMBEDDING = "class_embedding"
-INDEX = {
-    "_class_name": "ClassLatentPipeline",
-    "unet": ["diffusers", "UNet2DConditionModel"],
-    "vqvae": ["diffusers", "VQModel"],
-    "scheduler": ["diffusers", "DDIMScheduler"],
-}
+PARTS = {"unet": "UNet2DConditionModel", "vqvae": "VQModel", "scheduler": "DDIMScheduler"}
 
 
 @dataclass(frozen=True)
@@ -41,15 +36,13 @@ class ClassLatentPipeline:
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the parts into subfolders, and the index that names them."""
-        from safetensors.torch import save_file
-
         out = Path(folder)
-        for name in ("unet", "vqvae", "scheduler"):
+        for name in PARTS:
             getattr(self, name).save_pretrained(out / name)
-        (out / EMBEDDING).mkdir(parents=True, exist_ok=True)
-        weights = {"weight": self.class_embedding.contiguous().cpu()}
-        save_file(weights, out / EMBEDDING / "model.safetensors")
-        write_json(out / "model_index.json", INDEX)
+        weights = {"weight": self.class_embedding.cpu()}
+        write_tensors(out / EMBEDDING / "model.safetensors", weights)
+        index = {name: ["diffusers", kind] for name, kind in PARTS.items()}
+        write_json(out / "model_index.json", {"_class_name": "ClassLatentPipeline", **index})
 
     @classmethod
     def from_pretrained(cls, folder: str, **given: Any) -> "ClassLatentPipeline":
@@ -61,7 +54,7 @@ class ClassLatentPipeline:
             name: getattr(diffusers, kind).from_pretrained(
                 folder, subfolder=name, **(given if name != "scheduler" else {})
             )
-            for name, (_, kind) in ((n, v) for n, v in INDEX.items() if isinstance(v, list))
+            for name, kind in PARTS.items()
         }
         weight = load_file(Path(folder) / EMBEDDING / "model.safetensors")["weight"]
         return cls(**parts, class_embedding=weight.to(parts["unet"].dtype))
@@ -69,19 +62,13 @@ class ClassLatentPipeline:
 
 def class_latents(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     """unet(x, t, token of the class), x in latents; the class after the last is none."""
-    unet, table = pipe.unet, pipe.class_embedding.to(device)
-    count = len(table) - 1
-    classes = options.classes or tuple(range(count))
-    if not all(0 <= label < count for label in classes):
-        raise SpecError(f"classes: got {list(classes)[:8]}, expected 0 to {count - 1}")
+    unet, table = pipe.unet, pipe.class_embedding.to(device, pipe.unet.dtype)
+    classes, said = class_rows(options, len(table) - 1)
 
-    def call(x: Tensor, told: Tensor, rows: Rows) -> Tensor:
-        out: Tensor = unet(x, told, encoder_hidden_states=rows["token"], return_dict=False)[0]
-        return out
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        return answer(unet, x, t, encoder_hidden_states=rows["token"])
 
     coder, decode = image_decoder(pipe.vqvae, options)
-    rows = {"token": table[list(classes)][:, None].to(unet.dtype)}
-    null = {"token": table[-1:][:, None].to(unet.dtype)}
+    rows, null = ({"token": table[some][:, None]} for some in (classes, [-1]))
     shape = (unet.config.in_channels, *sides(unet.config.sample_size))
-    said = f"{len(classes)} classes"
     return Parts(shape, call, {"unet": unet}, decode, coder, rows, null, said)

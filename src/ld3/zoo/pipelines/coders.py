@@ -37,7 +37,7 @@ def image_decoder(vae: Any, options: PipelineOptions) -> tuple[Any, Callable[[Te
 
 
 def tile(vae: Any, options: PipelineOptions) -> None:
-    """Decode in tiles, if that was asked for."""
+    """Decode in tiles, with the option `tiling`."""
     if not options.tiling:
         return
     if not hasattr(vae, "use_tiling"):
@@ -52,7 +52,7 @@ def pixels(
     each = factor * patch
     for name, value in (("height", options.height), ("width", options.width)):
         if value is not None and value % each:
-            raise SpecError(f"{name}: got {value}, wanted a multiple of {each}")
+            raise SpecError(f"{name}: got {value}, expected a multiple of {each}")
     height = default[0] if options.height is None else options.height // factor
     width = default[1] if options.width is None else options.width // factor
     return height, width

@@ -1,42 +1,44 @@
-"""Pipelines around transformers: DiT, Stable Diffusion 3, Flux, Sana, Wan."""
+"""Pipelines of images around transformers: DiT, Stable Diffusion 3, Flux, Flux.2, Sana, Qwen-Image,
+Z-Image, Lumina 2."""
 
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ld3.errors import ModelError, SpecError
 from ld3.options import PipelineOptions
 from ld3.zoo.pipelines.coders import image_decoder, pixels, sides, unpacked
-from ld3.zoo.pipelines.model import Parts, Rows
+from ld3.zoo.pipelines.model import Parts, Rows, keeping_the_norm
 from ld3.zoo.pipelines.texts import (
+    Decode,
+    answer,
+    class_rows,
     default,
-    embedded,
+    embedded_prompts,
     encoded,
-    frames_and_sides,
+    sides_in_latents,
+    text_parts,
     tokens,
     with_guidance,
 )
 
+Z_IMAGE_SIDE = 1024  # pixels, if the user gives no size
+
 
 def dit(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     """transformer(x, t, class), x in latents; the class after the last is none."""
-    net = pipe.transformer
+    net, channels = pipe.transformer, pipe.transformer.config.in_channels
     count = int(net.config.num_embeds_ada_norm)
-    classes = options.classes or tuple(range(count))
-    if not all(0 <= label < count for label in classes):
-        raise SpecError(f"classes: got {list(classes)[:8]}, wanted 0 to {count - 1}")
-    channels = net.config.in_channels
+    classes, said = class_rows(options, count)
 
-    def call(x: Tensor, told: Tensor, rows: Rows) -> Tensor:
-        out: Tensor = net(x, timestep=told, class_labels=rows["label"], return_dict=False)[0]
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        out = answer(net, x, timestep=t, class_labels=rows["label"])
         return out[:, :channels]  # without a learned variance
 
     coder, decode = image_decoder(pipe.vae, options)
-    rows = {"label": torch.tensor(classes, device=device)}
-    null = {"label": torch.tensor([count], device=device)}
+    rows, null = ({"label": torch.tensor(some, device=device)} for some in (classes, [count]))
     shape = (channels, *sides(net.config.sample_size))
-    said = f"{len(classes)} classes"
     return Parts(shape, call, {"transformer": net}, decode, coder, rows, null, said)
 
 
@@ -45,36 +47,16 @@ def stable_diffusion_3(pipe: Any, options: PipelineOptions, device: torch.device
     net, patch = pipe.transformer, pipe.transformer.config.patch_size
     size = sides(net.config.sample_size)
     height, width = pixels(options, size, pipe.vae_scale_factor, patch)
-    negative = options.negative_prompt or ""
+    names, others = "text -text pooled -pooled", {"prompt_2": None, "prompt_3": None}
+    conditions = embedded_prompts(pipe, options, net, names, device=device, **others)
 
-    def embed(prompts: list[str]) -> tuple[Rows, Rows]:
-        text, null, pooled, null_pooled = pipe.encode_prompt(
-            prompts,
-            None,
-            None,
-            device=device,
-            negative_prompt=[negative] * len(prompts),
-            max_sequence_length=tokens(pipe, options),
-        )
-        return {"text": text, "pooled": pooled}, {"text": null[:1], "pooled": null_pooled[:1]}
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        text, pooled = rows["text"], rows["pooled"]
+        return answer(net, x, timestep=t, encoder_hidden_states=text, pooled_projections=pooled)
 
-    rows, null = embedded(embed, options.prompts, net.dtype)
-
-    def call(x: Tensor, told: Tensor, rows: Rows) -> Tensor:
-        out: Tensor = net(
-            hidden_states=x,
-            timestep=told,
-            encoder_hidden_states=rows["text"],
-            pooled_projections=rows["pooled"],
-            return_dict=False,
-        )[0]
-        return out
-
-    coder, decode = image_decoder(pipe.vae, options)
-    shape = (net.config.in_channels, height, width)
+    shape, nets = (net.config.in_channels, height, width), {"transformer": net}
     length = (height // patch) * (width // patch)
-    said = f"{len(options.prompts)} prompts"
-    return Parts(shape, call, {"transformer": net}, decode, coder, rows, null, said, length)
+    return text_parts(pipe, options, nets, shape, call, conditions, tokens=length)
 
 
 def flux(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
@@ -82,136 +64,179 @@ def flux(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
 
     The guidance that a distilled network embeds is a condition like the text.
     """
-    net, factor = pipe.transformer, pipe.vae_scale_factor
-    size = pipe.default_sample_size
-    height, width = pixels(options, (size, size), factor, patch=2)
-    channels = net.config.in_channels
-
-    def encode(prompts: list[str]) -> Rows:
-        text, pooled, _ = pipe.encode_prompt(
-            prompts, None, device=device, max_sequence_length=tokens(pipe, options)
-        )
-        return {"text": text, "pooled": pooled}
-
-    rows, null = encoded(encode, options, net.dtype)
+    net, (height, width) = pipe.transformer, _packed_sides(pipe, options)
+    rows, null = embedded_prompts(pipe, options, net, "text pooled", prompt_2=None, device=device)
     if net.config.guidance_embeds:
         rows, null = with_guidance(rows, null, options.embedded_guidance, device)
     text_ids = torch.zeros(rows["text"].shape[1], 3, device=device, dtype=net.dtype)
-    down, along = torch.meshgrid(
-        torch.arange(height // 2, device=device),
-        torch.arange(width // 2, device=device),
-        indexing="ij",
-    )
-    image_ids = torch.stack([0 * down, down, along], dim=-1).flatten(0, 1).to(net.dtype)
+    image_ids = _places(1, height, width, device=device).to(net.dtype)
 
-    def call(x: Tensor, told: Tensor, rows: Rows) -> Tensor:
-        out: Tensor = net(
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        return answer(
+            net,
             hidden_states=x,
-            timestep=told / 1000,
+            timestep=t / 1000,
             guidance=rows.get("guidance"),
             pooled_projections=rows["pooled"],
             encoder_hidden_states=rows["text"],
             txt_ids=text_ids,
             img_ids=image_ids,
-            return_dict=False,
-        )[0]
-        return out
+        )
 
-    coder, plain = image_decoder(pipe.vae, options)
+    def decode(plain: Decode, x: Tensor) -> Tensor:
+        return plain(unpacked(x, 2 * height, 2 * width))
 
-    def decode(x: Tensor) -> Tensor:
-        return plain(unpacked(x, height, width))
+    length, nets = height * width, {"transformer": net}
+    shape = (length, net.config.in_channels)
+    more = {"tokens": length, "halves": True}
+    return text_parts(pipe, options, nets, shape, call, (rows, null), decode, **more)
 
-    length = len(image_ids)
-    said = f"{len(options.prompts)} prompts"
-    shape, nets = (length, channels), {"transformer": net}
-    return Parts(shape, call, nets, decode, coder, rows, null, said, length, halves=True)
+
+def flux2(pipe: Any, options: PipelineOptions, device: torch.device, klein: bool = False) -> Parts:
+    """transformer(x, t, text, guidance), x in latents packed two by two.
+
+    The large network takes guidance as a condition and has no other. The small ones, Klein, are
+    guided by a negative prompt. The shift depends on the length of the sequence and on the number
+    of steps; here it is that of the pipeline's own number of steps.
+    """
+    net, vae, (height, width) = pipe.transformer, pipe.vae, _packed_sides(pipe, options)
+    rows, null = embedded_prompts(pipe, options, net, "text ids", device=device)
+    if not klein:
+        rows, null = with_guidance(rows, null, options.embedded_guidance, device)
+    image_ids = _places(1, height, width, 1, device=device)[None]  # (1, H W, 4)
+
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        out = answer(
+            net,
+            hidden_states=x,
+            timestep=t / 1000,
+            guidance=rows.get("guidance"),
+            encoder_hidden_states=rows["text"],
+            txt_ids=rows["ids"],
+            img_ids=image_ids.expand(len(x), -1, -1),
+        )
+        return out[:, : x.shape[1]]
+
+    def decode(plain: Decode, x: Tensor) -> Tensor:
+        mean, var = vae.bn.running_mean, vae.bn.running_var
+        x = x * (var + vae.config.batch_norm_eps).sqrt().to(x) + mean.to(x)
+        return plain(unpacked(x, 2 * height, 2 * width))
+
+    length, nets = height * width, {"transformer": net}
+    shape = (length, net.config.in_channels)
+    shift = sys.modules[type(pipe).__module__].compute_empirical_mu
+    mu = shift(image_seq_len=length, num_steps=int(default(pipe, "num_inference_steps")))
+    conditions = (rows, null if klein else None)
+    more = {"tokens": length, "halves": True, "mu": mu}
+    return text_parts(pipe, options, nets, shape, call, conditions, decode, **more)
 
 
 def sana(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
     """transformer(x, 1000 t, text, which tokens are text), x in latents."""
-    net, factor = pipe.transformer, pipe.vae_scale_factor
-    usual = int(default(pipe, "height")) // factor, int(default(pipe, "width")) // factor
-    height, width = pixels(options, usual, factor, net.config.patch_size)
-    channels, scale = net.config.in_channels, net.config.timestep_scale
-    negative = options.negative_prompt or ""
+    net, config = pipe.transformer, pipe.transformer.config
+    size = sides_in_latents(pipe, options, pipe.vae_scale_factor, config.patch_size)
+    more = {"complex_human_instruction": default(pipe, "complex_human_instruction")}
+    conditions = embedded_prompts(
+        pipe, options, net, "text mask -text -mask", device=device,
+        do_classifier_free_guidance=True, **more,
+    )  # fmt: skip
 
-    def embed(prompts: list[str]) -> tuple[Rows, Rows]:
-        text, mask, null, null_mask = pipe.encode_prompt(
-            prompts,
-            True,
-            negative_prompt=negative,
-            device=device,
-            max_sequence_length=tokens(pipe, options),
-            complex_human_instruction=default(pipe, "complex_human_instruction"),
-        )
-        return {"text": text, "mask": mask}, {"text": null[:1], "mask": null_mask[:1]}
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        t, text, mask = t * config.timestep_scale, rows["text"], rows["mask"]
+        out = answer(net, x, encoder_hidden_states=text, encoder_attention_mask=mask, timestep=t)
+        return out[:, : config.in_channels]  # without a learned variance
 
-    rows, null = embedded(embed, options.prompts, net.dtype)
-
-    def call(x: Tensor, told: Tensor, rows: Rows) -> Tensor:
-        out: Tensor = net(
-            x,
-            encoder_hidden_states=rows["text"],
-            encoder_attention_mask=rows["mask"],
-            timestep=told * scale,
-            return_dict=False,
-        )[0]
-        return out[:, :channels]  # without a learned variance
-
-    coder, decode = image_decoder(pipe.vae, options)
-    said = f"{len(options.prompts)} prompts"
-    nets = {"transformer": net}
-    return Parts((channels, height, width), call, nets, decode, coder, rows, null, said)
+    shape = (config.in_channels, *size)
+    return text_parts(pipe, options, {"transformer": net}, shape, call, conditions)
 
 
-def wan(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
-    """transformer(x, 1000 t, text), x a video in latents (C, F, H, W).
+def lumina2(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
+    """transformer(x, 1 - t, text), x in latents; its output points from noise to data.
 
-    With two networks the first is asked for times from the boundary on, the second below it.
+    Its guidance keeps the norm of every row; see :func:`keeping_the_norm`.
     """
-    nets = {
-        name: getattr(pipe, name)
-        for name in ("transformer", "transformer_2")
-        if getattr(pipe, name, None) is not None
-    }
-    first, last = next(iter(nets.values())), list(nets.values())[-1]
-    ratio = pipe.config.boundary_ratio
-    if (len(nets) == 2) != (ratio is not None):
-        raise ModelError(
-            f"pipeline: got {len(nets)} networks with boundary_ratio {ratio}, wanted one network, "
-            "or two and a boundary"
-        )
-    boundary = 0.0 if ratio is None else 1000 * float(ratio)
-    patch, factor = first.config.patch_size, pipe.vae_scale_factor_spatial
-    each = pipe.vae_scale_factor_temporal
-    shape = (first.config.in_channels, *frames_and_sides(pipe, options, each, factor, patch[1]))
-    height, width = shape[2:]
-    length = shape[1] * (height // 2) * (width // 2)
-    negative = options.negative_prompt or ""
+    net, size = pipe.transformer, sides(pipe.default_sample_size)
+    shape = (net.config.in_channels, *pixels(options, size, pipe.vae_scale_factor, patch=2))
+    conditions = embedded_prompts(pipe, options, net, "text mask -text -mask", device=device)
 
-    def embed(prompts: list[str]) -> tuple[Rows, Rows]:
-        text, null = pipe.encode_prompt(
-            prompts,
-            negative_prompt=[negative] * len(prompts),
-            max_sequence_length=tokens(pipe, options),
-            device=device,
-        )
-        return {"text": text}, {"text": null[:1]}
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        t, text, mask = 1 - t / 1000, rows["text"], rows["mask"]
+        out = answer(net, x, timestep=t, encoder_hidden_states=text, encoder_attention_mask=mask)
+        return -out
 
-    rows, null = embedded(embed, options.prompts, first.dtype)
-    per_token = bool(pipe.config.expand_timesteps)
+    more = {"guide": keeping_the_norm, "tokens": shape[0]}  # what the pipeline takes for the length
+    return text_parts(pipe, options, {"transformer": net}, shape, call, conditions, **more)
 
-    def call(x: Tensor, told: Tensor, rows: Rows) -> Tensor:
-        net = first if float(told[0].detach()) >= boundary else last
-        out: Tensor = net(
+
+def qwen_image(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
+    """transformer(x, t, text), x in latents packed two by two.
+
+    Its guidance keeps the norm of every token; see :func:`keeping_the_norm`.
+    """
+    net, (height, width) = pipe.transformer, _packed_sides(pipe, options)
+
+    def encode(prompts: list[str]) -> Rows:
+        text, mask = pipe.encode_prompt(
+            prompts, device, max_sequence_length=tokens(pipe, options)
+        )  # the mask is left out where no text is shorter
+        whole = torch.ones(text.shape[:2], dtype=torch.long, device=device)
+        return {"text": text, "mask": whole if mask is None else mask}
+
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        return answer(
+            net,
             hidden_states=x,
-            timestep=told[:, None].expand(-1, length) if per_token else told,
+            timestep=t / 1000,
+            encoder_hidden_states_mask=rows["mask"],
             encoder_hidden_states=rows["text"],
-            return_dict=False,
-        )[0]
-        return out
+            img_shapes=[[(1, height, width)]] * len(x),
+        )
 
-    coder, decode = image_decoder(pipe.vae, options)
-    said = f"{len(options.prompts)} prompts"
-    return Parts(shape, call, nets, decode, coder, rows, null, said)
+    def decode(plain: Decode, x: Tensor) -> Tensor:  # a video of one frame
+        return plain(unpacked(x, 2 * height, 2 * width)[:, :, None])[:, :, 0]
+
+    length, nets = height * width, {"transformer": net}
+    shape, conditions = (length, net.config.in_channels), encoded(encode, options, net.dtype)
+    more = {"tokens": length, "halves": True, "guide": keeping_the_norm}
+    return text_parts(pipe, options, nets, shape, call, conditions, decode, **more)
+
+
+def z_image(pipe: Any, options: PipelineOptions, device: torch.device) -> Parts:
+    """transformer(x, 1 - t, text), x in latents; its output points from noise to data.
+
+    Texts have their own lengths. The pipeline counts its guidance from zero: D_cond + s (D_cond -
+    D_null), which is our guidance g = 1 + s.
+    """
+    net, side = pipe.transformer, Z_IMAGE_SIDE // pipe.vae_scale_factor
+    height, width = pixels(options, (side, side), pipe.vae_scale_factor, patch=2)
+
+    def encode(prompts: list[str]) -> Rows:
+        length = tokens(pipe, options)
+        texts, _ = pipe.encode_prompt(
+            prompts, device, do_classifier_free_guidance=False, max_sequence_length=length
+        )
+        mask = [torch.ones(len(text), dtype=torch.bool, device=device) for text in texts]
+        fill = torch.nn.utils.rnn.pad_sequence
+        return {"text": fill(texts, batch_first=True), "mask": fill(mask, batch_first=True)}
+
+    def call(x: Tensor, t: Tensor, rows: Rows) -> Tensor:
+        texts = [text[mask] for text, mask in zip(rows["text"], rows["mask"], strict=True)]
+        frames = list(x[:, :, None].unbind(0))  # videos of one frame
+        outs = net(frames, (1000 - t) / 1000, texts, return_dict=False)[0]
+        return -torch.stack(list(outs))[:, :, 0]
+
+    shape, nets = (net.in_channels, height, width), {"transformer": net}
+    conditions, length = encoded(encode, options, net.dtype), (height // 2) * (width // 2)
+    return text_parts(pipe, options, nets, shape, call, conditions, tokens=length)
+
+
+def _packed_sides(pipe: Any, options: PipelineOptions) -> tuple[int, int]:
+    """Height and width in tokens of two by two latents."""
+    size = pipe.default_sample_size
+    height, width = pixels(options, (size, size), pipe.vae_scale_factor, patch=2)
+    return height // 2, width // 2
+
+
+def _places(*counts: int, device: torch.device) -> Tensor:
+    """All places of a grid of that many cells, (cells, dimensions), the last changing first."""
+    return torch.cartesian_prod(*(torch.arange(n, device=device) for n in counts))

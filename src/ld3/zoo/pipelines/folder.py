@@ -11,6 +11,7 @@ InstaFlow is published with a class of its own, `RectifiedFlowPipeline`, around 
 Diffusion. It is opened as a `StableDiffusionPipeline` of that name.
 """
 
+import logging
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ld3.errors import NO_MEMORY, Ld3Error, ModelError, SpecError, is_out_of_memory
+from ld3.errors import NO_MEMORY, Ld3Error, ModelError, SpecError, import_extra, is_out_of_memory
 from ld3.store import read_json
 from ld3.zoo.pipelines import FAMILIES, unsupported
 from ld3.zoo.pipelines.class_latents import ClassLatentPipeline
@@ -38,7 +39,7 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
 
     Without a dtype it is float32.
     """
-    diffusers = _diffusers()
+    diffusers = import_extra("diffusers", "model: a pipeline wants the package diffusers")
     path = Path(name).expanduser()
     folder = path if path.exists() else _fetched(diffusers, name)
     index = _index(folder, name)
@@ -49,8 +50,8 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
     if "requires_safety_checker" in index:
         given["requires_safety_checker"] = False
     version = tuple(int(part) for part in diffusers.__version__.split(".")[:2])
-    given["dtype" if version >= (0, 41) else "torch_dtype"] = dtype or torch.float32
-    with _hushed():
+    given["dtype" if version >= (0, 40) else "torch_dtype"] = dtype or torch.float32
+    with hushed():
         try:
             return _class(diffusers, kind).from_pretrained(
                 str(folder), use_safetensors=True, local_files_only=True, **given
@@ -74,24 +75,15 @@ def _class(diffusers: Any, kind: str) -> Any:
     return getattr(diffusers, kind)
 
 
-def _diffusers() -> Any:
-    try:
-        return import_module("diffusers")
-    except ImportError:
-        raise SpecError(
-            "model: a pipeline wants the package diffusers; pip install 'ld3[diffusers]'"
-        ) from None
-
-
 def _fetched(diffusers: Any, name: str) -> Path:
     """The folder of a hub id, downloaded if need be and if there is a network."""
     found = HUB_ID.fullmatch(name)
     if found is None or name.startswith("."):
         raise ModelError(
-            f"diffusers:{name}: no such folder; wanted a folder with model_index.json, or a hub id "
-            "such as owner/name"
+            f"diffusers:{name}: no such folder; expected a folder with model_index.json, or a hub "
+            "id such as owner/name"
         )
-    with _hushed():
+    with hushed():
         given: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
         given["revision"] = found["revision"]
         try:
@@ -111,18 +103,18 @@ def _index(folder: Path, name: str) -> Mapping[str, Any]:
     """model_index.json, if it names nothing but known classes and the weights are no pickles."""
     if folder.is_file():
         raise ModelError(
-            f"diffusers:{name}: got a file, wanted a folder with model_index.json; a checkpoint "
+            f"diffusers:{name}: got a file, expected a folder with model_index.json; a checkpoint "
             "of one file is a model by its name alone, without diffusers:"
         )
     try:
         index: dict[str, Any] = read_json(folder / "model_index.json")
     except Ld3Error as error:
-        raise ModelError(f"diffusers:{name}: wanted a folder of a pipeline; {error}") from None
+        raise ModelError(f"diffusers:{name}: expected a folder of a pipeline; {error}") from None
     index = index if isinstance(index, dict) else {}
     kind = index.get("_class_name")
     if not isinstance(kind, str):
         raise ModelError(
-            f"diffusers:{name}: got the pipeline {kind!r}, wanted the name of one of diffusers' "
+            f"diffusers:{name}: got the pipeline {kind!r}, expected the name of one of diffusers' "
             "own; code in a folder is never run"
         )
     if kind not in FAMILIES:
@@ -135,22 +127,23 @@ def _index(folder: Path, name: str) -> Mapping[str, Any]:
         library = value[0] if value else None
         if library not in (None, *LIBRARIES):
             raise ModelError(
-                f"diffusers:{name}: got a {part} from {library!r}, wanted one of "
+                f"diffusers:{name}: got a {part} from {library!r}, expected one of "
                 f"{' or '.join(LIBRARIES)}; code in a folder is never run"
             )
         files = {file.suffix for file in (folder / part).glob("*") if file.is_file()}
         if files & PICKLES and ".safetensors" not in files:
             raise ModelError(
-                f"diffusers:{name}: got pickled weights of {part}, wanted safetensors; pickles can "
-                "run code and are never opened: save the pipeline again with "
+                f"diffusers:{name}: got pickled weights of {part}, expected safetensors; pickles "
+                "can run code and are never opened: save the pipeline again with "
                 "safe_serialization=True"
             )
     return index
 
 
 @contextmanager
-def _hushed() -> Iterator[None]:
-    """Without the chatter of both packages; bars only on a terminal."""
+def hushed() -> Iterator[None]:
+    """Without the chatter of both packages, errors included, which they also raise; bars only on a
+    terminal."""
     talkers = []
     for name in LIBRARIES:
         with suppress(ImportError):
@@ -159,7 +152,7 @@ def _hushed() -> Iterator[None]:
     bars = [] if sys.stderr.isatty() else talkers
     try:
         for talker in talkers:
-            talker.set_verbosity_error()
+            talker.set_verbosity(logging.CRITICAL)
         for bar in bars:
             bar.disable_progress_bar()
         yield

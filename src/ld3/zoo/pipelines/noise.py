@@ -20,7 +20,8 @@ from typing import Any
 
 from ld3.errors import ModelError, SpecError
 from ld3.predictions import Prediction
-from ld3.schedules import Discrete, Flow, Schedule, schedule_from_json
+from ld3.schedule_json import schedule_from_json
+from ld3.schedules import Discrete, Flow, Schedule
 
 DISCRETE = (
     "DDPMScheduler", "DDPMParallelScheduler", "DDIMScheduler", "DDIMParallelScheduler",
@@ -28,7 +29,7 @@ DISCRETE = (
     "UniPCMultistepScheduler", "DEISMultistepScheduler", "EulerDiscreteScheduler",
     "EulerAncestralDiscreteScheduler", "HeunDiscreteScheduler", "KDPM2DiscreteScheduler",
     "KDPM2AncestralDiscreteScheduler", "LMSDiscreteScheduler", "DPMSolverSDEScheduler",
-    "SASolverScheduler",
+    "SASolverScheduler", "CogVideoXDDIMScheduler", "CogVideoXDPMScheduler",
 )  # fmt: skip
 FLOWS = ("FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler")
 TYPES: dict[str, Prediction] = {
@@ -57,21 +58,21 @@ def read_noise(
         return schedule_from_json(plan["schedule"]), plan["model"]["prediction"]
     if name not in (*DISCRETE, *FLOWS):
         raise ModelError(
-            f"scheduler: got {name}, wanted one whose config has the noise that the network was "
+            f"scheduler: got {name}, expected one whose config has the noise that the network was "
             f"trained with: {', '.join((*DISCRETE, *FLOWS))}; put such a scheduler into the "
             "pipeline"
         )
     predicts = "flow_prediction" if name in FLOWS else str(config.get("prediction_type", "epsilon"))
     if predicts not in TYPES:
         raise ModelError(
-            f"scheduler: got {name} with prediction_type {predicts!r}, wanted one of "
+            f"scheduler: got {name} with prediction_type {predicts!r}, expected one of "
             f"{', '.join(TYPES)}"
         )
     flow = name in FLOWS or bool(config.get("use_flow_sigmas"))
     if flow != (predicts == "flow_prediction"):
         raise ModelError(
             f"scheduler: got {name} with prediction_type {predicts!r} and use_flow_sigmas "
-            f"{bool(config.get('use_flow_sigmas'))}, wanted both for a flow or neither"
+            f"{bool(config.get('use_flow_sigmas'))}, expected both for a flow or neither"
         )
     if flow:
         return _flow(name, config, tokens, mu), "flow"
@@ -81,7 +82,7 @@ def read_noise(
 def _flow(name: str, config: Mapping[str, Any], tokens: int | None, mu: float | None) -> Flow:
     for word, wanted in (("invert_sigmas", False), ("num_train_timesteps", 1000)):
         if config.get(word, wanted) != wanted:
-            raise ModelError(f"scheduler: got {name} with {word} {config[word]}, wanted {wanted}")
+            raise ModelError(f"scheduler: got {name} with {word} {config[word]}, expected {wanted}")
     first = 1 - END
     shift = _shift(name, config, tokens, mu)
     return Flow(END, shift * first / (1 + (shift - 1) * first))
@@ -92,7 +93,7 @@ def _shift(name: str, config: Mapping[str, Any], tokens: int | None, mu: float |
         return float(config.get("shift") or config.get("flow_shift") or 1.0)
     if tokens is None and mu is None:
         raise ModelError(
-            f"scheduler: got {name} with use_dynamic_shifting, wanted a fixed shift for this "
+            f"scheduler: got {name} with use_dynamic_shifting, expected a fixed shift for this "
             "pipeline: it does not say for which length"
         )
     if mu is None:
@@ -105,7 +106,8 @@ def _shift(name: str, config: Mapping[str, Any], tokens: int | None, mu: float |
 def _discrete(name: str, config: Mapping[str, Any], prediction: Prediction) -> Discrete:
     if config.get("timestep_type", "discrete") != "discrete":
         raise ModelError(
-            f"scheduler: got {name} with timestep_type {config['timestep_type']!r}, wanted discrete"
+            f"scheduler: got {name} with timestep_type {config['timestep_type']!r}, "
+            "expected discrete"
         )
     steps, kind = int(config["num_train_timesteps"]), str(config.get("beta_schedule"))
     first, last = float(config["beta_start"]), float(config["beta_end"])
@@ -120,25 +122,33 @@ def _discrete(name: str, config: Mapping[str, Any], prediction: Prediction) -> D
             whole = Discrete.cosine(steps, -math.inf)
         else:
             raise ModelError(
-                f"scheduler: got {name} with beta_schedule {kind!r}, wanted linear, scaled_linear, "
-                "squaredcos_cap_v2 or trained_betas"
+                f"scheduler: got {name} with beta_schedule {kind!r}, expected linear, "
+                "scaled_linear, squaredcos_cap_v2 or trained_betas"
             )
     except SpecError as error:
         raise ModelError(f"scheduler {name}: {error}") from None
     logs = list(whole.log_alphas)
+    if config.get("snr_shift_scale", 1.0) != 1.0:
+        logs = _snr_shift(logs, float(config["snr_shift_scale"]))
     if config.get("rescale_betas_zero_snr"):
         logs = _zero_terminal(logs)
     kept = [value for value in logs if prediction != "eps" or _lam(value) >= NOISIEST]
     if len(kept) < len(whole.log_alphas):
         log.warning(
-            "scheduler: %s has steps of almost pure noise, from which x0 cannot be told; the last "
+            "scheduler: %s has steps of almost pure noise, which hold no x0; the last "
             "%d of %d are left out and sampling begins at step %d",
             name,
             len(whole.log_alphas) - len(kept),
             len(whole.log_alphas),
             len(kept) - 1,
         )
-    return whole if len(kept) == len(whole.log_alphas) else Discrete(tuple(kept), whole.steps)
+    same = kept == list(whole.log_alphas)
+    return whole if same else Discrete(tuple(kept), whole.steps)
+
+
+def _snr_shift(logs: list[float], scale: float) -> list[float]:
+    """alpha^2 / sigma^2 divided by `scale`: the noise of CogVideoX."""
+    return [a - 0.5 * math.log(scale + (1 - scale) * math.exp(2 * a)) for a in logs]
 
 
 def _zero_terminal(logs: list[float]) -> list[float]:

@@ -1,55 +1,28 @@
-"""Stable Diffusion 1.x in one file, as diffusers' pipeline.
+"""CLIP's text encoder and tokenizer for files of Stable Diffusion 1.x.
 
 The file has the U-Net, the autoencoder and CLIP's text encoder. It does not have the vocabulary of
 the tokenizer: that is taken from a folder `tokenizer` beside the file, or from the hub.
 """
 
 import re
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ld3.errors import ModelError, SpecError
+from ld3.errors import ModelError, import_extra
 from ld3.zoo.checkpoints.latent_names import Weights, below
-from ld3.zoo.checkpoints.latent_parts import (
-    TEXT,
-    LatentKind,
-    built,
-    import_diffusers,
-    make_coder,
-    make_scheduler,
-    make_unet,
-)
+from ld3.zoo.checkpoints.latent_parts import TEXT, built
 
 TOKENIZER = "openai/clip-vit-large-patch14"  # whose text encoder Stable Diffusion 1.x uses
 HEAD = 64  # width of an attention head of CLIP
 INNER = "text_model."
-
-
-def sd_pipeline(
-    tensors: Weights, kind: LatentKind, dtype: torch.dtype, tokenizer: Any = None
-) -> Any:
-    """A Stable Diffusion 1.x model as `StableDiffusionPipeline`, without a safety checker.
-
-    `tokenizer` is one of transformers; None: CLIP's, from the hub.
-    """
-    words = clip_tokenizer(None) if tokenizer is None else tokenizer
-    return import_diffusers().StableDiffusionPipeline(
-        vae=make_coder(tensors, kind, dtype),
-        text_encoder=make_text_encoder(tensors, words, dtype),
-        tokenizer=words,
-        unet=make_unet(tensors, kind, dtype),
-        scheduler=make_scheduler(tensors, kind),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def make_text_encoder(tensors: Weights, tokenizer: Any, dtype: torch.dtype) -> Any:
-    """CLIP's text encoder, with sizes from the shapes."""
+    """CLIP's text encoder, with sizes from the shapes; without a tokenizer to see whether they
+    fit."""
     transformers = _transformers()
     weights = {
         name.removeprefix(INNER): tensor
@@ -74,15 +47,14 @@ def make_text_encoder(tensors: Weights, tokenizer: Any, dtype: torch.dtype) -> A
         num_attention_heads=max(1, table.shape[1] // HEAD),
         max_position_embeddings=len(places),
         hidden_act="quick_gelu",
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        **{word: getattr(tokenizer, word, 0) for word in SPECIAL},
     )
+    if tokenizer is not None:
+        if len(tokenizer) != len(table):
+            raise _no_vocabulary(f"a tokenizer of {len(tokenizer)} tokens for {len(table)}")
+        tokenizer.model_max_length = min(tokenizer.model_max_length, len(places))
     with torch.device("meta"):
         nested = any(n.startswith(INNER) for n in transformers.CLIPTextModel(config).state_dict())
-    if len(tokenizer) != len(table):
-        raise _no_vocabulary(f"a tokenizer of {len(tokenizer)} words for {len(table)}")
-    tokenizer.model_max_length = min(tokenizer.model_max_length, len(places))
     if nested:  # transformers before 5
         weights = {INNER + name: tensor for name, tensor in weights.items()}
     encoder = built(transformers.CLIPTextModel, {"config": config}, weights, dtype)
@@ -109,9 +81,4 @@ def _no_vocabulary(why: str) -> ModelError:
 
 
 def _transformers() -> Any:
-    try:
-        return import_module("transformers")
-    except ImportError:
-        raise SpecError(
-            "model: Stable Diffusion wants the package transformers; pip install 'ld3[diffusers]'"
-        ) from None
+    return import_extra("transformers", "model: Stable Diffusion wants the package transformers")
