@@ -11,6 +11,7 @@ only the first has the folder; what it reads goes to all.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ld3 import __version__
 from ld3.runs.ranks import ALONE, Ranks
 from ld3.store import (
     digest,
+    make_folder,
     read_proved_json,
     read_proved_tensors,
     sweep,
@@ -29,7 +31,7 @@ from ld3.store import (
 )
 
 Key = Mapping[str, Any]
-CHUNK = 32  # seeds in one file
+CHUNK = 32  # seeds in one file, at most
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,11 @@ class Cache:
     def open(cls, folder: Path | None, since: float = 0.0, ranks: Ranks = ALONE) -> "Cache":
         """On rank 0 a folder, on others none."""
         return cls(folder if ranks.is_first else None, since, ranks)
+
+    def make(self) -> None:
+        """Its folder: one that cannot be written is found before any work."""
+        if self.folder is not None:
+            make_folder(self.folder)
 
     def json(self, kind: str, key: Key, make: Callable[[], Any]) -> Any:
         """Anything JSON can hold; not stored if it holds numbers that are not finite."""
@@ -98,49 +105,40 @@ class Cache:
         make: Callable[[Sequence[int]], Tensor],
         progress: Callable[[int], None] = lambda count: None,
     ) -> Tensor:
-        """One row per seed, (B, *S): stored in chunks of seeds, made for missing seeds only.
+        """One row per seed, (B, *S), stored and made in chunks: those seeds that have the
+        same quotient by CHUNK.
 
-        `make` gets missing seeds in order and gives their rows; it refuses what is not finite.
-        Ranks share the chunks; `progress` gets how many rows were just made.
+        A chunk is named by its seeds. Rows may differ in their last bits with what else is in
+        their batch, so that a row of a smaller chunk is not used for a larger.
+
+        `make` gets the seeds of a chunk in order and gives their rows; it refuses what is not
+        finite. Ranks share the chunks; `progress` gets how many rows were just made, at first 0.
         """
-        wanted = set(seeds)
-        chunks = {
-            first: self._chunk(kind, {**key, "chunk": first})
-            for first in sorted({seed // CHUNK * CHUNK for seed in wanted})
-        }
-        missing: list[tuple[int, list[int]]] = self.ranks.first(
-            lambda: [
-                (first, [s for s in range(first, first + CHUNK) if s in wanted and s not in chunk])
-                for first, chunk in chunks.items()
-            ]
+        order = sorted(set(seeds))
+        chunks = [list(chunk) for _, chunk in groupby(order, lambda seed: seed // CHUNK)]
+        keys = [{**key, "seeds": chunk} for chunk in chunks]
+        files = [self._file(kind, own, "safetensors") for own in keys]
+        found = [
+            read_proved_tensors(file, self._key(own)) for file, own in zip(files, keys, strict=True)
+        ]
+        missing: list[int] = self.ranks.first(
+            lambda: [n for n, stored in enumerate(found) if stored is None]
         )
-        missing = [(first, gaps) for first, gaps in missing if gaps]
-        made = self.ranks.share(lambda one: {"rows": make(one[1])}, missing)
-        for (first, gaps), found in zip(missing, made, strict=True):
-            chunks[first] |= dict(zip(gaps, found["rows"], strict=True))
-            self._store_chunk(kind, {**key, "chunk": first}, chunks[first])
-            progress(len(gaps))
+        if missing:
+            progress(0)
+        made = self.ranks.share(lambda n: {"rows": make(chunks[n])}, missing)
+        for n, rows in zip(missing, made, strict=True):
+            content = {"seeds": torch.tensor(chunks[n], device="cpu"), **rows}
+            write_proved_tensors(files[n], self._key(keys[n]), content)
+            found[n] = rows
+            progress(len(chunks[n]))
 
         def stacked() -> dict[str, Tensor]:
-            rows = {seed: row for chunk in chunks.values() for seed, row in chunk.items()}
-            return {"rows": torch.stack([rows[seed].cpu() for seed in seeds])}
+            every = torch.cat([stored["rows"].cpu() for stored in found if stored is not None])
+            place = {seed: n for n, seed in enumerate(order)}
+            return {"rows": every[[place[seed] for seed in seeds]]}
 
         return self.ranks.first_tensors(stacked)["rows"]  # type: ignore[no-any-return]
-
-    def _chunk(self, kind: str, key: Key) -> dict[int, Tensor]:
-        """The stored rows of a chunk by their seeds."""
-        stored = read_proved_tensors(self._file(kind, key, "safetensors"), self._key(key))
-        if stored is None:
-            return {}
-        return dict(zip(stored["seeds"].tolist(), stored["rows"], strict=True))
-
-    def _store_chunk(self, kind: str, key: Key, chunk: Mapping[int, Tensor]) -> None:
-        file = self._file(kind, key, "safetensors")
-        if file is not None:
-            known = sorted(chunk)
-            content = torch.stack([chunk[seed].cpu() for seed in known])
-            named = {"seeds": torch.tensor(known), "rows": content}
-            write_proved_tensors(file, self._key(key), named)
 
     def own_folder(self, kind: str, key: Key) -> Path | None:
         """A folder for work that keeps files of its own; those that are too old are removed."""

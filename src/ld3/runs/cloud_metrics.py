@@ -7,7 +7,6 @@ also computed with one tenth of the samples left out, ten times, for its interva
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,11 +24,14 @@ from ld3.metrics.points import (
     occupancy,
     to_box,
 )
+from ld3.runs.evaluation.chunks import GROUPS
 from ld3.runs.session import Session, table_key
-from ld3.runs.set_metrics import Values, without_tenths
+from ld3.runs.set_metrics import Values, as_values
 from ld3.seeds import seeds_for
 from ld3.store import read_tensors, tensor_checksum
 from ld3.table import Table
+
+NAMES = ("mmd", "coverage", "nna", "jsd", "jsd_half")
 
 
 @dataclass(frozen=True)
@@ -61,19 +63,15 @@ class CloudMetrics:
     def values(self, table: Table) -> Values:
         """All metrics of a table; empty if a sample is not finite."""
         session = self.session
-        key: dict[str, Any] = {
-            **session.source,
-            "samples": self.count,
-            "clouds": tensor_checksum({"": self.real}),
-            "table": table_key(table),
-        }
+        clouds = tensor_checksum({"": self.real})
+        own = {"samples": self.count, "clouds": clouds, "table": table_key(table)}
+        key = {**session.source, **own}
 
         def make() -> Values:
             found = session.samples(table, seeds_for("evaluation", self.count)).cpu()
             return self._values(to_box(found)) if bool(torch.isfinite(found).all()) else {}
 
-        content = session.cache.json("sets", key, make)
-        return {name: (float(v[0]), [float(x) for x in v[1]]) for name, v in content.items()}
+        return as_values(session.cache.json("sets", key, make))
 
     @cached_property
     def _inside(self) -> Tensor:
@@ -92,25 +90,19 @@ class CloudMetrics:
     def _values(self, own: Tensor) -> Values:
         across, within = chamfer_matrix(own, self.real), chamfer_within(own)
         cells = {shrink: occupancy(own, shrink) for shrink in self._cells}
-        found: dict[str, list[float]] = {}
-        everything = torch.ones(len(own), dtype=torch.bool, device="cpu")
-        for keep in (everything, *without_tenths(len(own))):
+        rows = []
+        tenth = torch.arange(len(own), device="cpu") * GROUPS // len(own)
+        for left_out in range(-1, GROUPS):  # at first none
+            keep = tenth != left_out
             mmd, coverage = matching(across[keep])
             nna = neighbour_accuracy(within[keep][:, keep], self._inside, across[keep])
-            jsd = {
-                shrink: divergence(counts[keep].sum(0), self._cells[shrink])
+            whole, half = (
+                divergence(counts[keep].sum(0), self._cells[shrink])
                 for shrink, counts in cells.items()
-            }
-            row = {
-                "mmd": 1000 * mmd,
-                "coverage": 100 * coverage,
-                "nna": 100 * nna,
-                "jsd": 1000 * jsd[1],
-                "jsd_half": 1000 * jsd[2],
-            }
-            for name, value in row.items():
-                found.setdefault(name, []).append(value)
-        return {name: (numbers[0], numbers[1:]) for name, numbers in found.items()}
+            )
+            rows.append((1000 * mmd, 100 * coverage, 100 * nna, 1000 * whole, 1000 * half))
+        columns = dict(zip(NAMES, zip(*rows, strict=True), strict=True))
+        return {name: (numbers[0], list(numbers[1:])) for name, numbers in columns.items()}
 
 
 def _read(file: Path) -> Tensor:

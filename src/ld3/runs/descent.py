@@ -1,7 +1,8 @@
-"""Learning to the end from each start, with the state on disk after every iteration.
+"""Learning from one or several starts, with the state on disk after every iteration.
 
-A run that was stopped goes on from its last state, to the same bits. Without a folder nothing is
-written.
+Several starts race: after each share of RACE the half with the lower validation loss is continued.
+A stopped run is resumed from its last states, to the same bits. The race ends the same: the lowest
+loss of a continued start can only have fallen since. Without a folder nothing is written.
 """
 
 import json
@@ -19,12 +20,14 @@ from ld3.errors import Ld3Error, SpecError, StoreError
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, learn_course
 from ld3.learner.recipes import Recipe
-from ld3.learner.state import State
-from ld3.runs.progress import Interrupted, Report
+from ld3.report.tables import significant
+from ld3.runs.progress import Report, resumable
 from ld3.runs.ranks import ALONE, Ranks
+from ld3.runs.states import from_tensors, to_tensors
 from ld3.store import place, read_proved_tensors, write_bytes, write_proved_tensors
 
 SO_FAR = "plan-so-far.json"
+RACE = (1 / 8, 1 / 2)  # of the iterations
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Reached:
     final: Progress  # of the best start
     start: str
     evaluations: int  # of all starts
+    passes: int
     curve: tuple[float, ...]  # training losses from the best start
 
 
@@ -70,10 +74,6 @@ class _Log:
                     continue  # a damaged line, or one of another run
         return log
 
-    def cut(self, start: str, iteration: int) -> None:
-        """Keep the first lines of a start."""
-        self.lines[start] = self.lines[start][:iteration]
-
     def add(self, start: str, progress: Progress) -> None:
         line = {
             "start": start,
@@ -89,58 +89,103 @@ class _Log:
             write_bytes(self.file, ("\n".join(every) + "\n").encode())
 
 
+class _Racer:
+    """Learning from one start, as far as it has come."""
+
+    def __init__(self, descent: Descent, name: str, number: int, make: Callable[[], Course]):
+        self.descent, self.name = descent, name
+        self._file = place(descent.folder, f"state-{number}.safetensors")
+        self._key = {"run": dict(descent.key), "start": name}
+        tensors = descent.ranks.first_tensors(partial(read_proved_tensors, self._file, self._key))
+        # losses of the batches are stored with the state, so that they are proved, too
+        self.losses: list[float] = [] if tensors is None else tensors.pop("losses").tolist()
+        state = None if tensors is None else from_tensors(tensors)
+        self._steps = learn_course(make(), descent.recipe, seed=descent.seed, state=state)
+        self.last = next(self._steps)  # before the first iteration, or where the run was left
+        descent.watch(name, self.last)
+        if state is None:
+            self._save()
+
+    def until(self, iteration: int) -> Iterator[Progress]:
+        """Learn up to and with an iteration, each of them stored."""
+        while self.last.iteration < iteration:
+            last = next(self._steps, None)
+            if last is None:
+                return
+            assert last.loss is not None  # only before the first iteration
+            self.last = last
+            self.losses.append(last.loss)
+            self._save()
+            self.descent.watch(self.name, last)
+            yield last
+
+    def drop(self) -> None:
+        """Forget what the iterations to come would need."""
+        self._steps = iter(())
+
+    def _save(self) -> None:
+        losses = torch.tensor(self.losses, dtype=torch.float64, device="cpu")
+        content = {**to_tensors(self.last.state), "losses": losses}
+        write_proved_tensors(self._file, self._key, content)
+
+
 def descend(descent: Descent, courses: Mapping[str, Callable[[], Course]]) -> Reached:
-    """Learn to the end from each start, by name, and take what validates best."""
+    """Learn from each start, by name, those that fall behind not to the end."""
     log = _Log.open(descent.folder, list(courses))
-    ends: dict[str, Progress] = {}
-    losses: dict[str, list[float]] = {}  # stored with the state, so that they are proved, too
+    racers: list[_Racer] = []
+    running = racers
     with _tracker(descent.folder, descent.tensorboard) as track:
-        for number, (name, make) in enumerate(courses.items()):
-            share = f" ({number + 1} of {len(courses)})" * (len(courses) > 1)
-            file = place(descent.folder, f"state-{number}.safetensors")
-            key = {"run": dict(descent.key), "start": name}
-            tensors = descent.ranks.first_tensors(partial(read_proved_tensors, file, key))
-            losses[name] = [] if tensors is None else tensors.pop("losses").tolist()
-            state = None if tensors is None else State.from_tensors(tensors)
-            log.cut(name, 0 if state is None else state.iteration)
-            try:
-                for last in learn_course(make(), descent.recipe, seed=descent.seed, state=state):
-                    ends[name] = last
-                    descent.watch(name, last)
-                    if last.loss is None and state is not None:
-                        continue  # where the run was left
-                    if last.loss is not None:
-                        log.add(name, last)
-                        losses[name].append(last.loss)
-                        track(len(log.lines[name]), last)
-                    curve = torch.tensor(losses[name], dtype=torch.float64, device="cpu")
-                    write_proved_tensors(file, key, {**last.state.to_tensors(), "losses": curve})
-                    descent.report(_losses(last) + share, last.iteration, last.total)
-            except (KeyboardInterrupt, Ld3Error) as stop:
-                _stopped(descent, list(ends.values()), stop)
-    best = min(ends, key=lambda name: ends[name].best)
-    spent = sum(end.state.evaluations for end in ends.values())
-    finite = tuple(loss for loss in losses[best] if math.isfinite(loss))
-    return Reached(ends[best], best, spent, finite)
+        try:
+            for number, (name, make) in enumerate(courses.items()):
+                racers.append(_Racer(descent, name, number, make))
+                del log.lines[name][racers[-1].last.iteration :]
+            length = race_length(len(racers), racers[0].last.total)
+
+            def report(last: Progress, behind: str = "") -> None:
+                done = sum(racer.last.iteration for racer in racers)
+                descent.report(_losses(last) + behind, done, length)
+
+            report(racers[0].last)
+            for share in (*RACE, 1.0):
+                until = math.ceil(share * racers[0].last.total)
+                for number, racer in enumerate(running):
+                    behind = f" (start {number + 1} of {len(running)})" * (len(running) > 1)
+                    for last in racer.until(until):
+                        log.add(racer.name, last)
+                        track(len(log.lines[racer.name]), last)
+                        report(last, behind)
+                ranked = sorted(running, key=lambda racer: racer.last.best)
+                dropped = ranked[math.ceil(len(ranked) / 2) :] if share < 1 else []
+                for racer in dropped:
+                    racer.drop()
+                running = [racer for racer in running if racer not in dropped]
+        except (KeyboardInterrupt, Ld3Error) as stop:
+            _stopped(descent, [racer.last for racer in racers], stop)
+    best, states = ranked[0], [racer.last.state for racer in racers]
+    spent, passes = sum(s.evaluations for s in states), sum(s.passes for s in states)
+    finite = tuple(loss for loss in best.losses if math.isfinite(loss))
+    return Reached(best.last, best.name, spent, passes, finite)
+
+
+def race_length(starts: int, total: int) -> int:
+    """The iterations of all starts together, `total` of them from the one that wins."""
+    length, begun = 0, 0
+    for share in (*RACE, 1.0):
+        until = math.ceil(share * total)
+        length += starts * (until - begun)
+        starts, begun = math.ceil(starts / 2), until
+    return length
 
 
 def _losses(last: Progress) -> str:
     valid = last.best if last.valid is None else last.valid
-    loss = "-" if last.loss is None else f"{last.loss:.5f}"  # none before the first iteration
-    return f"loss {loss}, valid {valid:.5f}, best {last.best:.5f}"
+    loss = "-" if last.loss is None else significant(last.loss)  # none before the first iteration
+    return f"loss {loss}, valid {significant(valid)}, best {significant(last.best)}"
 
 
-@contextmanager
-def resumable(folder: Path | None) -> Iterator[None]:
-    """Ctrl-C inside says where the best plan so far is."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        if folder is None:
-            raise
-        raise Interrupted(
-            f"the best plan so far is {folder / SO_FAR}; the same command goes on from there"
-        ) from None
+def saved_so_far(folder: Path | None) -> str:
+    """Where the best plan so far is, if there is a folder."""
+    return "" if folder is None else f"the best plan so far is {folder / SO_FAR}"
 
 
 def _stopped(descent: Descent, ends: Sequence[Progress], stop: BaseException) -> None:
@@ -149,8 +194,8 @@ def _stopped(descent: Descent, ends: Sequence[Progress], stop: BaseException) ->
         raise stop  # what cannot be written now is in the last state
     descent.save_so_far(min(ends, key=lambda end: end.best))
     if isinstance(stop, Ld3Error):
-        raise type(stop)(f"{stop}; the best plan so far is {descent.folder / SO_FAR}") from None
-    with resumable(descent.folder):
+        raise type(stop)(f"{stop}; {saved_so_far(descent.folder)}") from None
+    with resumable(saved_so_far(descent.folder)):
         raise stop
 
 

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 from ld3.errors import SpecError
 from ld3.runs.pool import work_ahead
@@ -13,23 +13,10 @@ from ld3.runs.progress import Report
 from ld3.runs.ranks import Ranks
 from ld3.runs.ray_cluster import RayCluster
 
-Item = TypeVar("Item")
 EngineName = Literal["local", "ray"]
-
-
-class Engine(Protocol):
-    """Calls `work` on each item somewhere else; errors are left for the reader to meet.
-
-    `work` and the items are sent to other processes: a function of a module, and plain data.
-    """
-
-    def __call__(
-        self,
-        work: Callable[[Item], None],
-        items: Sequence[Item],
-        name: Callable[[Item], str],
-        report: Report,
-    ) -> None: ...
+Engine = Callable[[Callable[[Any], None], Sequence[Any], Callable[[Any], str], Report], None]
+"""engine(work, items, name, report) calls `work`, a function of a module, on each item, plain data,
+in another process. Errors are left to the process that reads the cache."""
 
 
 def make_engine(name: EngineName, jobs: int = 1, gpus: float = 0.0) -> Engine | None:

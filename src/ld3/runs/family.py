@@ -26,34 +26,22 @@ from ld3.parameters import FamilyParameters, Values
 from ld3.plan import FamilyPart, Member, Plan, Provenance
 from ld3.problem import Problem, Student
 from ld3.runs.cache import Cache
-from ld3.runs.descent import SO_FAR, Descent, descend, resumable
-from ld3.runs.learn import finish, make_run, run_folder
+from ld3.runs.descent import SO_FAR, Descent, descend, saved_so_far
+from ld3.runs.learn import LearnResult, finish, make_run, run_folder
 from ld3.runs.plans import known_table, make_plan
-from ld3.runs.progress import Report, silent
+from ld3.runs.progress import Report, resumable, silent
 from ld3.runs.ranks import ALONE, Ranks
 from ld3.runs.run import Run, forget
 from ld3.runs.session import mean, open_session
 from ld3.runs.spec import RunSpec
+from ld3.runs.teacher_check import with_checked_teacher
 from ld3.scores import FamilyScores
 from ld3.solvers import Solver
 from ld3.store import place, read_proved_json, sweep, write_proved_json
 from ld3.table import Table
 
+FamilyResult = LearnResult
 BUMPS = {f"bump:{centre:g}:{width:g}": (centre, width) for centre, width in TRIED}
-
-
-@dataclass(frozen=True)
-class FamilyResult:
-    """A finished run for a range of evaluations."""
-
-    plan: Plan
-    folder: Path
-
-    @property
-    def rows(self) -> tuple[FamilyScores, ...]:
-        """Held-out distances, one row per number of evaluations."""
-        scores = self.plan.scores.values()
-        return tuple(row for row in scores if isinstance(row, FamilyScores))
 
 
 @dataclass(frozen=True)
@@ -92,19 +80,20 @@ def run_family(
     solver: Solver | None = None,
     parent: Path | None = None,
     ranks: Ranks = ALONE,
-) -> FamilyResult:
-    """Learn one family for all numbers of evaluations of a range; an unfinished run goes on.
+) -> LearnResult:
+    """Learn one family for all numbers of evaluations of a range; an unfinished run is resumed.
 
     Its folder is made in `parent`, by default that of the spec.
     """
-    family = _family(spec, report, fresh, model, solver, parent, ranks)
+    cache = Cache.open(spec.out / "cache", time.time() if fresh else 0.0, ranks)
+    family = _family(spec, cache, report, model, solver or spec.make_solver(), parent)
     folder = family.folder
     if ranks.is_first:
         sweep(folder)
     if fresh and ranks.is_first:
         forget(folder)
     plan = _learned(family)
-    with resumable(folder):
+    with resumable(saved_so_far(folder)):
         plan = _scored(plan, family)
     if spec.refine:
         _save(plan, family, "plan.json")
@@ -112,33 +101,31 @@ def run_family(
     _save(plan, family, "plan.json")
     if ranks.is_first:
         (folder / SO_FAR).unlink(missing_ok=True)
-    return FamilyResult(plan, folder)
+    return LearnResult(plan, folder)
 
 
 def _family(
     spec: RunSpec,
+    cache: Cache,
     report: Report,
-    fresh: bool,
     model: Model | None,
-    solver: Solver | None,
+    solver: Solver,
     parent: Path | None,
-    ranks: Ranks,
 ) -> _Family:
     if spec.family is None:
         raise SpecError("family: got none, expected a range such as --nfe 4-10")
     if spec.guidance_to is not None:
         raise SpecError("guidance: got a range with a range of nfe; give one of them")
     low, high = spec.family
-    solver = solver or spec.make_solver()
     counts = [nfe for nfe in range(low, high + 1) if nfe % solver.nfe(1) == 0]
     if len(counts) < 2:
         raise SpecError(f"nfe: got {low}-{high}, expected a range with several step counts")
     alone = spec.model_copy(update={"family": None, "refine": False})
     teacher = alone.make_preset(counts[-1]).teacher
-    cache = Cache.open(spec.out / "cache", time.time() if fresh else 0.0, ranks)
     session = open_session(
         spec, teacher, cache, report, model=model, gradients=not spec.gradient_free
     )
+    session = with_checked_teacher(session, spec, solver, counts[-1])
     singles = tuple(make_run(alone, session, nfe, solver) for nfe in counts)
     first = replace(singles[0], preset=for_family(singles[0].preset))
     key = {**first.key, "family": counts}
@@ -188,40 +175,38 @@ def _descended(family: _Family) -> dict[str, Any]:
 
 
 def _plan(family: _Family, content: Mapping[str, Any]) -> Plan:
-    run, steps, solver = family.first, family.steps, family.first.solver
-    middle = steps[len(steps) // 2]
-    density, shifts = (content[word] for word in ("density", "shifts"))
+    singles, density, shifts = family.singles, content["density"], content["shifts"]
+    middle = singles[len(singles) // 2]
     values = {
         name: torch.tensor(numbers, dtype=torch.float64, device="cpu")
         for name, numbers in (("times", density), ("net", shifts))
     }
-    tuned = family.parameters.tuned(values, middle)
+    tuned = family.parameters.tuned(values, middle.steps)
     facts = {name: content[name] for name in ("start", "evaluations", "validation")}
-    low, high = solver.nfe(steps[0]), solver.nfe(steps[-1])
+    low, high = singles[0].nfe, singles[-1].nfe
     part = FamilyPart(low=low, high=high, density=density, shifts=shifts)
-    return make_plan(run, family.spec, solver.nfe(middle), tuned, facts, family=part)
+    return make_plan(family.first, family.spec, middle.nfe, tuned, facts, family=part)
 
 
 def _best_bump(
     parameters: FamilyParameters, problems: Sequence[Problem], run: Run
 ) -> tuple[str, int]:
     """The bump that is best over few, some and many steps, each relative to the best of all; and
-    what that cost."""
+    the network evaluations for that."""
     student = Student(problems[0])
-    asked = sorted({problems[i].steps for i in (0, len(problems) // 2, -1)})
+    counts = sorted({problems[i].steps for i in (0, len(problems) // 2, -1)})
     starts: list[Values] = [parameters.start_values(*bump) for bump in BUMPS.values()]
-    tables = [parameters.table(values, steps) for values in starts for steps in asked]
+    tables = [parameters.table(values, steps) for values in starts for steps in counts]
     each = student.mean_losses(tables, limit=SCREEN, power=run.preset.recipe.power)
     losses: dict[str, list[float]] = {}
     for done, name in enumerate(BUMPS):
-        losses[name] = [next(each) for _ in asked]
+        losses[name] = [next(each) for _ in counts]
         run.session.report("trying starts", done + 1, len(BUMPS))
     lowest = [min(column) for column in zip(*losses.values(), strict=True)]
 
     def relative(name: str) -> float:
-        return math.fsum(
-            loss / max(low, 1e-12) for loss, low in zip(losses[name], lowest, strict=True)
-        )
+        both = zip(losses[name], lowest, strict=True)
+        return math.fsum(loss / max(low, 1e-12) for loss, low in both)
 
     return min(BUMPS, key=relative), student.evaluations
 
@@ -231,9 +216,9 @@ def _scored(plan: Plan, family: _Family) -> Plan:
     rows = {}
     for done, single in enumerate(family.singles):
         session, solver, steps = single.session, single.solver, single.steps
-        tables = {name: known_table(session, solver, steps, name) for name in GRIDS}
-        own, *others = _distances(single, [plan.at(single.nfe).table(), *tables.values()], family)
-        known = dict(zip(tables, others, strict=True))
+        tables = [known_table(session, solver, steps, name) for name in GRIDS]
+        own, *others = _distances(single, [plan.at(single.nfe).table(), *tables], family)
+        known = dict(zip(GRIDS, others, strict=True))
         best = min(known, key=lambda name: known[name])
         rows[str(single.nfe)] = FamilyScores(
             nfe=single.nfe, best_grid=best, known=known[best], family=own
@@ -243,7 +228,7 @@ def _scored(plan: Plan, family: _Family) -> Plan:
 
 
 def _distances(single: Run, tables: Sequence[Table], family: _Family) -> list[float]:
-    """To the teacher on held-out noise; infinite if a sample is not finite."""
+    """To the teacher on held-out seeds; infinite if a sample is not finite."""
     each = single.session.scores(tables, family.spec.held_out)
     return [mean(found["distance"]) if found else math.inf for found in each]
 
@@ -254,12 +239,12 @@ def _save(plan: Plan, family: _Family, name: str) -> None:
 
 
 def _refined(plan: Plan, family: _Family, fresh: bool) -> Plan:
-    """Each member learned on from where the family left it."""
+    """Each member fine-tuned from its plan of the family."""
     members, rows = [], dict(plan.scores)
+    alone = family.spec.model_copy(update={"family": None})
     for single in family.singles:
         start = plan.at(single.nfe).model_copy(update={"scores": {}, "learned": Provenance()})
         run = replace(single, start=start)
-        alone = family.spec.model_copy(update={"family": None})
         run = run.stored(run_folder(alone, run, run.key, family.folder))
         if fresh and run.folder is not None:
             forget(run.folder)

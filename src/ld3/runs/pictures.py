@@ -24,33 +24,42 @@ def write_pictures(
     plan: Plan, folder: Path, device: str = "cpu", model: Model | str | None = None
 ) -> Iterator[Path]:
     """samples.png, for models of images and point clouds, and times.png."""
-    scores = {name: s for name, s in plan.scores.items() if isinstance(s, Scores)}
-    if scores:
-        best = best_of(scores, METHODS)
-        own = model_of_plan(plan, device, model=model).model
-        reference = Teacher(**plan.learned.reference)
-
-        def known(name: str) -> Table:
-            grid = make_grid(name, own.schedule, len(plan.times) - 1)
-            return TunedSolver(plan.make_solver(), grid).table(own.schedule, own.prediction)
-
-        usual = default_grid(own.schedule)
-        grids = {f"default grid: {usual}": usual} | {f"best known grid: {best}": best}
-        if usual == best:
-            grids = {f"default and best known grid: {best}": best}
-        exact = reference.table(own.schedule, own.prediction)
-        tables = {f"reference, {reference.nfe} evaluations": exact}
-        tables |= {f"{label}, {plan.nfe}": known(name) for label, name in grids.items()}
-        tables |= {f"learned, {plan.nfe}": plan.table()}
-
-        def draw(table: Table) -> Tensor:
-            seeds = seeds_for("pictures", SHOWN)
-            return sample_table(own, table, seeds, guidance=plan.model.guidance, device=device)
-
-        drawn = [(label, as_images(draw(table))) for label, table in tables.items()]
-        rows = [(label, images) for label, images in drawn if images is not None]
-        if rows:
-            draw_rows(folder / "samples.png", rows)
-            yield folder / "samples.png"
+    rows = image_rows(plan, device, model)
+    if rows:
+        draw_rows(folder / "samples.png", rows)
+        yield folder / "samples.png"
     draw_plan(plan, folder / "times.png")
     yield folder / "times.png"
+
+
+def image_rows(
+    plan: Plan, device: str = "cpu", model: Model | str | None = None
+) -> list[tuple[str, Tensor]]:
+    """Labelled images (B,C,H,W) by reference, default grid, best known grid and plan, from the same
+    seeds; none for samples that are no images, and for a plan without scores."""
+    scores = {name: s for name, s in plan.scores.items() if isinstance(s, Scores)}
+    if not scores:
+        return []
+    best = best_of(scores, METHODS)
+    own = model_of_plan(plan, device, model=model).model
+    reference = Teacher(**plan.learned.reference)
+
+    def known(name: str) -> Table:
+        grid = make_grid(name, own.schedule, len(plan.times) - 1)
+        return TunedSolver(plan.make_solver(), grid).table(own.schedule, own.prediction)
+
+    usual = default_grid(own.schedule)
+    grids = {f"default grid: {usual}": usual} | {f"best known grid: {best}": best}
+    if usual == best:
+        grids = {f"default and best known grid: {best}": best}
+    exact = reference.table(own.schedule, own.prediction)
+    tables = {f"reference, {reference.nfe} evaluations": exact}
+    tables |= {f"{label}, {plan.nfe}": known(name) for label, name in grids.items()}
+    tables |= {f"learned, {plan.nfe}": plan.table()}
+
+    def draw(table: Table) -> Tensor:
+        seeds = seeds_for("images", SHOWN)
+        return sample_table(own, table, seeds, guidance=plan.model.guidance, device=device)
+
+    drawn = [(label, as_images(draw(table))) for label, table in tables.items()]
+    return [(label, images) for label, images in drawn if images is not None]

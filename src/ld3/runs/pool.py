@@ -30,11 +30,12 @@ def work_ahead(
     name: Callable[[Item], str],
     report: Report,
 ) -> None:
-    """Call `work` on each item in so many processes of this machine; errors are left for the reader
-    to meet.
+    """Call `work` on each item in `jobs` processes of this machine; errors are left to the process
+    that reads the cache.
 
     `work` and the items are sent to other processes: a function of a module, and plain data.
     """
+    others = set(multiprocessing.active_children())  # not ours to end
     context = multiprocessing.get_context("spawn")
     threads = max(1, torch.get_num_threads() // jobs)
     pool = ProcessPoolExecutor(
@@ -48,9 +49,10 @@ def work_ahead(
             report(name(futures[future]), done + 1, len(items))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for worker in multiprocessing.active_children():
+        for worker in set(multiprocessing.active_children()) - others:
             worker.terminate()
-            worker.join()
+            while worker.is_alive():  # also while a thread of the pool is at its end
+                worker.join()
 
 
 def _begin(threads: int) -> None:
@@ -68,5 +70,5 @@ def _end_with_parent() -> None:
 
 def quietly(work: Callable[[Item], None], item: Item) -> None:
     """Without errors that a user can fix."""
-    with suppress(Ld3Error):  # the reader meets it again, and says it
+    with suppress(Ld3Error):  # the reader runs it again and raises the error
         work(item)

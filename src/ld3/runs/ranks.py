@@ -16,6 +16,7 @@ are JSON and safetensors; nothing is unpickled.
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from ld3 import errors
-from ld3.errors import EndedElsewhere, Ld3Error, SpecError, one_line
+from ld3.errors import EndedElsewhere, Ld3Error, SpecError, first_line, one_line
 from ld3.share import Tensors
 
 Item = TypeVar("Item")
@@ -173,6 +174,8 @@ def joined(device: str = "cpu", minutes: float = MINUTES) -> Iterator[Ranks]:
         ended.set()
     except BaseException as error:
         ended.set()
+        if not rank:
+            _outlive_the_others()
         first, expected = _is_first_to_fail(store, rank), isinstance(error, EXPECTED)
         if first and rank and expected:
             _say(rank, str(error))
@@ -205,6 +208,13 @@ def own_gpu(local: int) -> str:
         )
     torch.cuda.set_device(local)
     return f"cuda:{local}"
+
+
+def _outlive_the_others() -> None:
+    """Rank 0 says what was wrong at its end. torchrun sends it SIGTERM as soon as another rank has
+    ended, which would be before that."""
+    with suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _is_first_to_fail(store: Any, rank: int) -> bool:
@@ -241,7 +251,7 @@ def _reached() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0][:160]
+        reason = first_line(error, 160)
         raise Ld3Error(
             f"ranks: got no answer from another rank ({reason}), expected all of them to run; the "
             "same command with any number of ranks goes on from what was finished"

@@ -33,7 +33,7 @@ class RayCluster:
         name: Callable[[Item], str],
         report: Report,
     ) -> None:
-        """Call `work` on each item; errors are left for the reader to meet."""
+        """Call `work` on each item; errors are left to the process that reads the cache."""
         with _connected() as ray:
             self.check(ray)
             task = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=RETRIES)(_in_folder)
@@ -46,7 +46,7 @@ class RayCluster:
                     try:
                         ray.get(ready)
                     except ray.exceptions.RayError:
-                        continue  # the reader runs it again, and says what is wrong
+                        continue  # the reader runs it again and raises the error
                     done += 1
                     report(name(item), done, len(items))
             finally:

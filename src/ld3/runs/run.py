@@ -12,15 +12,18 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
+from ld3.guidance import Guidance
 from ld3.known_grids import make_grid
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, solver_parameters
 from ld3.learner.presets import Preset
 from ld3.learner.recipes import GaussNewton, Recipe
-from ld3.learner.starts import Starts, find_starts, finite_roughness, with_secant
+from ld3.learner.starts import Starts, find_starts, with_secant
+from ld3.parameters import GUIDANCE
 from ld3.plan import Plan, tuned_from_json, tuned_to_json
 from ld3.problem import SECANT, Problem, Student
-from ld3.runs.descent import Descent, descend
+from ld3.runs.descent import Descent, Reached, descend
+from ld3.runs.passes import direction_products
 from ld3.runs.session import Session, table_key
 from ld3.runs.spec import steps_of
 from ld3.searches.registry import find
@@ -44,6 +47,7 @@ class Run:
     start: str | Plan = "best"  # `best`, a method, or a plan
     slope: Slope = "auto"
     guidances: tuple[float, ...] = ()  # of a range: its middle and both ends
+    guided: tuple[int, ...] | None = None  # evaluations with both passes, if guidance is learned
     folder: Path | None = None
 
     def stored(self, folder: Path) -> "Run":
@@ -58,16 +62,23 @@ class Run:
     def scales(self) -> tuple[float, ...]:
         return self.guidances or (self.session.guidance,)
 
+    @property
+    def teacher_evaluations(self) -> int:
+        """Network evaluations for the pairs."""
+        preset = self.preset
+        return len(self.scales) * preset.teacher.nfe * (preset.train + preset.valid)
+
     @cached_property
     def key(self) -> dict[str, Any]:
         """All that changes the result, and nothing else."""
         start: object = self.start
         if isinstance(self.start, Plan):  # by what is taken from it
             start = self.start.model_dump(
-                mode="json", include={"solver", "times", "net_times", "corrections"}
+                mode="json", include={"solver", "times", "net_times", "corrections", "guidance"}
             )
         recipe = self.preset.recipe
         return {
+            **({} if self.guided is None else {"guided": list(self.guided)}),
             **self.session.identity,
             "guidance": list(self.scales),
             "solver": solver_key(self.solver, self.session, self.steps),
@@ -83,7 +94,8 @@ class Run:
         """At the run's guidance scale, or at another."""
         session = self.session if scale is None else self.session.at_guidance(scale)
         preset = self.preset
-        return session.problem(self.solver, self.steps, preset.train, preset.valid, self.seed)
+        made = session.problem(self.solver, self.steps, preset.train, preset.valid, self.seed)
+        return replace(made, guided=self.guided)
 
 
 @dataclass(frozen=True)
@@ -97,6 +109,7 @@ class Learned:
     secant: float
     skipped: int
     evaluations: int  # of the network on one sample, a backward pass as two; teacher not counted
+    passes: int  # the same, with a guided evaluation as two
     curve: tuple[float, ...]  # training losses
     seconds: float
 
@@ -120,8 +133,7 @@ def learn_run(
     begin = time.perf_counter()
     problem = run.problem()
     starts, tuned = _starts(run, problem)
-    secant = SECANT if run.slope == "secant" else 0.0
-    problem = replace(problem, secant=secant)
+    problem = replace(problem, secant=SECANT if run.slope == "secant" else 0.0)
     if run.slope == "auto":
         problem = with_secant(problem, starts.roughness)
     others = [replace(run.problem(scale), secant=problem.secant) for scale in run.scales[1:]]
@@ -130,33 +142,34 @@ def learn_run(
     def course(name: str) -> Course:
         return Course((problem, *others), parameters, parameters.start_values(tuned[name]))
 
-    def learned(final: Progress, start: str, spent: int, curve: tuple[float, ...]) -> Learned:
+    def learned(reached: Reached) -> Learned:
+        final = reached.final
         return Learned(
-            final.tuned, start, final.best, starts, problem.secant, final.state.skipped,
-            starts.evaluations + spent, curve, time.perf_counter() - begin,
+            final.tuned, reached.start, final.best, starts, problem.secant, final.state.skipped,
+            starts.evaluations + reached.evaluations, starts.passes + reached.passes,
+            reached.curve, time.perf_counter() - begin,
         )  # fmt: skip
 
     def so_far(best: Progress) -> None:
-        save_so_far(learned(best, "", best.state.evaluations, ()))
+        save_so_far(learned(Reached(best, "", best.state.evaluations, best.state.passes, ())))
 
     descent = Descent(
         run.preset.recipe, run.seed, run.key, run.folder, run.session.report, so_far, tensorboard,
         watch, run.session.ranks,
     )  # fmt: skip
-    reached = descend(descent, {name: partial(course, name) for name in tuned})
-    result = learned(reached.final, reached.start, reached.evaluations, reached.curve)
+    result = learned(descend(descent, {name: partial(course, name) for name in tuned}))
     write_proved_json(file, run.key, _to_json(result))
     return result
 
 
 def forget(folder: Path) -> None:
-    """Remove what a run in this folder goes on from."""
+    """Remove the files from which a run in this folder is resumed."""
     for file in (folder / "result.json", folder / "starts.json", *folder.glob("state-*")):
         file.unlink(missing_ok=True)
 
 
 def _starts(run: Run, problem: Problem) -> tuple[Starts, dict[str, TunedSolver]]:
-    """Where to begin, by name. What was searched for is kept in a file."""
+    """Where to begin, by name. The results of searches are stored in a file."""
     file = place(run.folder, "starts.json")
     content = run.session.ranks.first(lambda: read_proved_json(file, run.key))
     if content is None:
@@ -167,15 +180,13 @@ def _starts(run: Run, problem: Problem) -> tuple[Starts, dict[str, TunedSolver]]
 
 
 def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
-    def report(done: int, total: int) -> None:
-        run.session.report("trying starts", done, total)
-
-    schedule = problem.model.schedule
+    report = partial(run.session.report, "trying starts")
     if run.start == "best":
-        recipe = run.preset.recipe
-        starts = find_starts(problem, run.preset.starts, recipe.power, report)
-        grids = {name: make_grid(name, schedule, run.steps) for name in starts.names}
-        tuned = {name: TunedSolver(run.solver, grid) for name, grid in grids.items()}
+        starts = find_starts(problem, run.preset.starts, run.preset.recipe.power, report)
+        tuned = {
+            name: TunedSolver(run.solver, make_grid(name, problem.model.schedule, run.steps))
+            for name in starts.names
+        }
     else:
         name, spent = "plan", 0
         if isinstance(run.start, Plan):
@@ -185,14 +196,30 @@ def _found_starts(run: Run, problem: Problem) -> dict[str, Any]:
             name, spent = run.start, found["spent"]
             solver = TunedSolver(run.solver, tuned_from_json(found["solver"], run.solver).grid)
         student = Student(problem)
-        rough = finite_roughness(student, solver.grid)
-        starts = Starts((name,), {}, rough, spent + student.evaluations)
+        rough = student.roughness(solver.grid)
+        starts = Starts((name,), {}, rough, spent + student.evaluations, student.passes)
         tuned = {name: solver}
+    if GUIDANCE in run.preset.recipe.groups:
+        starts, tuned = _with_directions(problem, starts, tuned)
     finite = {name: loss for name, loss in starts.losses.items() if math.isfinite(loss)}
     return {
         "starts": {**asdict(starts), "losses": finite},
         "solvers": {name: tuned_to_json(solver) for name, solver in tuned.items()},
     }
+
+
+def _with_directions(
+    problem: Problem, starts: Starts, tuned: dict[str, TunedSolver]
+) -> tuple[Starts, dict[str, TunedSolver]]:
+    """Starts without guidance of their own reuse directions by how these change on the way."""
+    student, made = Student(problem), dict(tuned)
+    guided = tuple(range(problem.nfe)) if problem.guided is None else problem.guided
+    for name, start in tuned.items():
+        if start.guidance is None:
+            fitted = Guidance.fitted(guided, direction_products(student, start))
+            made[name] = replace(start, guidance=fitted)
+    evaluations = starts.evaluations + student.evaluations
+    return replace(starts, evaluations=evaluations, passes=starts.passes + student.passes), made
 
 
 def _searched(run: Run, problem: Problem, report: Callable[[int, int], None]) -> dict[str, Any]:
@@ -202,12 +229,14 @@ def _searched(run: Run, problem: Problem, report: Callable[[int, int], None]) ->
 
 
 def start_from_plan(plan: Plan, run: Run) -> TunedSolver:
-    """A plan's times; its corrections too, if they are of this solver and are learned on."""
+    """A plan's times; corrections and guidance too, if they are of this solver and learned on."""
     grid = plan.grid.checked(run.session.model.schedule, run.steps)
-    corrections = None
+    corrections, guidance = None, None
+    if GUIDANCE in run.preset.recipe.groups and plan.guidance is not None:
+        guidance = plan.guidance.numbers()
     if "coefficients" in run.preset.recipe.groups and plan.solver.table is None:
         corrections = plan.tuned.corrections if plan.make_solver() == run.solver else None
-    return TunedSolver(run.solver, grid, corrections)
+    return TunedSolver(run.solver, grid, corrections, guidance)
 
 
 def read_start(text: str) -> str | Plan:
@@ -226,24 +255,25 @@ def solver_key(solver: Solver, session: Session, steps: int) -> list[Any]:
 
 
 def recipe_facts(recipe: Recipe) -> dict[str, Any]:
-    """The settings of a recipe as JSON holds them; without a part that is the whole batch."""
+    """The settings of a recipe as JSON holds them, without those that change nothing: a part that
+    is the whole batch, no weight for shared errors."""
     facts = {name: None if value == math.inf else value for name, value in vars(recipe).items()}
     if not isinstance(recipe, GaussNewton) and recipe.part >= recipe.batch:
         del facts["part"]
+    if facts.get("shared") == 0:
+        del facts["shared"]
     return facts
 
 
 def _to_json(learned: Learned) -> dict[str, Any]:
-    return {
-        **vars(learned),
-        "tuned": tuned_to_json(learned.tuned),
-        "starts": asdict(learned.starts),
-    }
+    made = {"tuned": tuned_to_json(learned.tuned), "starts": asdict(learned.starts)}
+    return {**vars(learned), **made}
 
 
 def _from_json(content: Mapping[str, Any], run: Run) -> Learned:
-    tuned = tuned_from_json(content["tuned"], run.solver)
-    curve = tuple(content["curve"])
-    return Learned(
-        **{**content, "tuned": tuned, "starts": Starts(**content["starts"]), "curve": curve}
-    )
+    made = {
+        "tuned": tuned_from_json(content["tuned"], run.solver),
+        "starts": Starts(**content["starts"]),
+        "curve": tuple(content["curve"]),
+    }
+    return Learned(**{"passes": 0, **content, **made})  # older results have no passes

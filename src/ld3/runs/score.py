@@ -1,4 +1,4 @@
-"""A plan beside all known grids on held-out noise, at its guidance scale and at others."""
+"""A plan beside all known grids on held-out seeds, at its guidance scale and at others."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,10 +8,11 @@ from ld3.known_grids import GRIDS, METHODS
 from ld3.models import Model
 from ld3.plan import Plan
 from ld3.runs.cache import Cache
+from ld3.runs.expected import score_parts
 from ld3.runs.plans import known_table, score_tables
-from ld3.runs.progress import Report, silent
+from ld3.runs.progress import Report, expect, silent
 from ld3.runs.ranks import ALONE, Ranks
-from ld3.runs.sample import named_model
+from ld3.runs.sample import named_model, options_for
 from ld3.runs.session import open_session
 from ld3.runs.spec import RunSpec
 from ld3.scores import GuidanceScores, best_of
@@ -39,12 +40,10 @@ def run_score(
     Without `guidances`, at that of the plan. `force` takes a model that the plan was not learned
     for; `model` is one to use instead of the one that the plan names.
     """
-    named = model if isinstance(model, str) else plan.model.name
-    if model is None:
-        named = named_model(plan)
+    named = model if isinstance(model, str) else plan.model.name if model else named_model(plan)
     options: dict[str, Any] = {
-        "model": named, "pipeline": plan.model.options, "held_out": held_out, "device": device,
-        "out": out, "batch": batch,
+        "model": named, "pipeline": options_for(plan, named), "held_out": held_out,
+        "device": device, "out": out, "batch": batch,
     }  # fmt: skip
     options |= {name: plan.learned.spec[name] for name in KEPT if name in plan.learned.spec}
     spec = RunSpec.read(options)
@@ -58,7 +57,10 @@ def run_score(
     solver, steps = plan.make_solver(), len(plan.times) - 1
     tables = {name: known_table(session, solver, steps, name) for name in GRIDS}
     tables["plan"] = plan.table()
-    for scale in guidances or (plan.model.guidance,):
+    scales = guidances or (plan.model.guidance,)
+    one = score_parts(held_out, session.teacher, spec.reference_steps, plan.nfe)
+    expect(report, list(one) * len(scales))
+    for scale in scales:
         grids = score_tables(session.at_guidance(scale), tables, held_out)
         yield GuidanceScores(scale, grids.pop("plan"), grids, best_of(grids, METHODS))
 

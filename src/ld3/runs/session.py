@@ -1,13 +1,14 @@
-"""A session: one model with its distance, teacher, pairs, held-out noise and reference solution.
+"""A session: one model with its distance, teacher, pairs, held-out seeds and reference solution.
 
 Every walk starts from one. What a session makes, it makes at most once: it looks in memory, then in
 the cache, and only then runs the network. Ranks share that: each makes some of the chunks of seeds.
 
-The *reference* stands for the exact solution: the same for everything that is compared, with twice
-as many steps as the teacher unless a number is given.
+The *reference* approximates the exact solution. It is the same for everything that is compared, and
+has twice as many steps as the teacher unless a number is given.
 """
 
 import math
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ld3 import __version__
 from ld3.distances import Distance
 from ld3.metrics.fidelity import per_sample, rmse
 from ld3.models import Model
@@ -28,8 +30,8 @@ from ld3.seeds import noise, seeds_for
 from ld3.share import Tensors
 from ld3.solvers import Solver
 from ld3.store import digest
-from ld3.table import Table
-from ld3.teacher import Pairs, Teacher, make_pairs, sample_table
+from ld3.table import Table, TunedSolver
+from ld3.teacher import Pairs, Teacher, TeacherCheck, make_pairs, sample_table
 from ld3.zoo.loading import Loaded, Measure, load_model, make_measure, of_model, with_batch
 
 KEYS = ("distance", "distance_accurate", "rmse", "rmse_accurate")
@@ -50,6 +52,7 @@ class Session:
     batch: int = BATCH
     cache: Cache = field(default_factory=lambda: Cache(None))
     report: Report = silent
+    check: TeacherCheck | None = None  # of the teacher, if it was made
     _memory: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -90,23 +93,20 @@ class Session:
     @property
     def identity(self) -> dict[str, Any]:
         """What distances to the teacher depend on besides noise and table."""
-        return {
-            **self.source,
-            "distance": self.measure.identity,
-            "teacher": asdict(self.teacher),
-        }
+        teacher = asdict(self.teacher)
+        return {**self.source, "distance": self.measure.identity, "teacher": teacher}
 
     def problem(
         self, solver: Solver, steps: int, train: int, valid: int, seed: int | None
     ) -> Problem:
         """With the pairs of a seed; without a seed there are none."""
         empty = torch.empty(0, *self.model.shape, device=self.device)
-        none = Pairs((), empty, None, empty)
+        pairs = (Pairs((), empty, None, empty),) * 2
+        if seed is not None:
+            pairs = self.training(train, seed), self.validation(valid, seed)
         return Problem(
-            self.model, solver, steps, self.distance,
-            none if seed is None else self.training(train, seed),
-            none if seed is None else self.validation(valid, seed),
-            self.guidance, batch=self.batch, share=self.ranks.share,
+            self.model, solver, steps, self.distance, *pairs, self.guidance, batch=self.batch,
+            share=self.ranks.share,
         )  # fmt: skip
 
     def training(self, count: int, run: int) -> Pairs:
@@ -119,7 +119,7 @@ class Session:
         return self.pairs(seeds_for("held-out", count), "held-out pairs")
 
     def exact(self, count: int) -> Tensor:
-        """Samples of the reference from held-out noise."""
+        """Samples of the reference from held-out seeds."""
         seeds = seeds_for("held-out", count)
         return self.pairs(seeds, "reference samples", self.reference).target
 
@@ -134,6 +134,7 @@ class Session:
             each, chunk = (more, uncounted) if self.ranks.world == 1 else (uncounted, more)
 
             def targets(missing: Sequence[int]) -> Tensor:
+                each(0)
                 made = make_pairs(
                     model, missing, teacher, guidance=self.guidance, batch=self.batch,
                     device=self.device, progress=each,
@@ -146,6 +147,10 @@ class Session:
 
         return self._once(f"pairs {key} {seeds!r}", make)
 
+    def table(self, solver: TunedSolver | Teacher) -> Table:
+        """A solver with its grid, compiled for the schedule and the prediction of the model."""
+        return solver.table(self.model.schedule, self.model.prediction)
+
     def samples(self, table: Table, seeds: Sequence[int]) -> Tensor:
         """Decoded samples, a batch at a time."""
         parts = self.ranks.share(partial(self._sampled, table), batches(seeds, self.batch))
@@ -156,7 +161,7 @@ class Session:
         return {"samples": sample}
 
     def score(self, table: Table, count: int) -> dict[str, list[float]]:
-        """Errors on held-out noise, one per noise, by :data:`KEYS`: the session's distance and the
+        """Errors on held-out seeds, one per seed, by :data:`KEYS`: the session's distance and the
         root mean square error, to the teacher and to the reference. Empty if a sample is not
         finite.
         """
@@ -164,15 +169,8 @@ class Session:
 
     def scores(self, tables: Sequence[Table], count: int) -> Iterator[dict[str, list[float]]]:
         """:meth:`score` of several tables, in order."""
-        keys = [
-            {
-                **self.identity,
-                "reference": asdict(self.reference),
-                "held_out": count,
-                "table": table_key(table),
-            }
-            for table in tables
-        ]
+        common = {**self.identity, "reference": asdict(self.reference), "held_out": count}
+        keys = [{**common, "table": table_key(table)} for table in tables]
 
         def make(missing: Sequence[int]) -> Iterator[dict[str, list[float]]]:
             return self._errors([tables[n] for n in missing], count)
@@ -181,17 +179,16 @@ class Session:
 
     def _errors(self, tables: Sequence[Table], count: int) -> Iterator[dict[str, list[float]]]:
         """What :meth:`score` gives; ranks share tables and batches."""
-        seeds, parts = seeds_for("held-out", count), batches(range(count), self.batch)
+        seeds, parts = seeds_for("held-out", count), slices(count, self.batch)
         ends = {"": self.held_out(count).target, "_accurate": self.exact(count)}
 
-        def make(item: tuple[Table, range]) -> Tensors:
+        def make(item: tuple[Table, slice]) -> Tensors:
             table, part = item
-            samples = self._sampled(table, seeds[part[0] : part[-1] + 1])["samples"]
+            samples = self._sampled(table, seeds[part])["samples"]
             if not bool(torch.isfinite(samples).all()):
                 return {}
-            at = slice(part[0], part[-1] + 1)
             return {
-                name + end: per_sample(measure, samples, target[at], self.batch).double()
+                name + end: per_sample(measure, samples, target[part], self.batch).double()
                 for name, measure in (("distance", self.distance), ("rmse", rmse))
                 for end, target in ends.items()
             }
@@ -227,8 +224,8 @@ def open_session(
     distance: Distance | None = None,
     gradients: bool = True,
 ) -> Session:
-    """The session that a spec asks for; `model` and `distance` are objects to use instead of the
-    names in the spec. `gradients` says whether the model must have them."""
+    """The session of a spec; `model` and `distance` are objects to use instead of the names in the
+    spec. `gradients`: whether the model must have them."""
     if model is None:
         options = with_batch(spec.pipeline, spec.batch, spec.model)
         loaded = load_model(spec.model, spec.device, spec.dtype, gradients, options)
@@ -236,6 +233,7 @@ def open_session(
         name = spec.model if ":" in spec.model else OWN
         loaded = of_model(model, name, spec.device, gradients)
     measure = make_measure(distance or spec.distance, loaded, spec.device)
+    cache.make()  # not for a model that is refused
     return Session(
         loaded, measure, teacher, reference_for(teacher, spec.reference_steps),
         spec.guidances[0], spec.device, spec.batch or BATCH, cache, report,
@@ -248,12 +246,24 @@ def reference_for(teacher: Teacher, steps: int | None = None) -> Teacher:
 
 
 def table_key(table: Table) -> list[Any]:
-    return [table.weights.tolist(), table.net_times.tolist()]
+    numbers = [table.weights.tolist(), table.net_times.tolist()]
+    return numbers if table.guided is None else [*numbers, list(table.guided)]
+
+
+def slices(count: int, size: int) -> list[slice]:
+    """Of at most `size` items, `count` in all."""
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def batches(items: Sequence[int], size: int) -> list[Any]:
     """Slices of at most `size`; of a range they are ranges."""
-    return [items[first : first + size] for first in range(0, len(items), size)]
+    return [items[part] for part in slices(len(items), size)]
+
+
+def versions() -> dict[str, str]:
+    """Of what results depend on besides options."""
+    python = platform.python_version()
+    return {"ld3": __version__, "torch": str(torch.__version__), "python": python}
 
 
 def mean(values: Sequence[float]) -> float:

@@ -2,16 +2,16 @@
 
 Fréchet distance to data, and to the reference solution from the same noise; KID and CMMD, precision
 and recall against the reference from *other* noise, since these compare sets and not pairs, or
-against the data; and how often a classifier sees the class that was asked for. Each is also
+against the data; and how often a classifier sees the class of the condition. Each is also
 computed with one tenth of the samples left out, ten times, for its interval.
 
 Samples come in chunks from the cache (:mod:`ld3.runs.evaluation.chunks`): memory does not grow with
 their number. Sums are taken in the order of the samples, in float64.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, reduce
 from operator import add
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,14 +33,16 @@ from ld3.runs.evaluation.chunks import (
     View,
     feature_set,
     fill,
+    make_all,
     read_all,
 )
 from ld3.runs.evaluation.references import Reference, load_reference
+from ld3.runs.progress import silent
 from ld3.runs.session import Session, table_key
 from ld3.seeds import Purpose
 from ld3.store import digest
 from ld3.table import Table
-from ld3.zoo.features import FeatureNet, feature_net
+from ld3.zoo.features import PACKAGE, FeatureNet, feature_net
 
 Found = TypeVar("Found")
 Values = dict[str, tuple[float, list[float]]]
@@ -56,7 +58,6 @@ class SetMetrics:
     count: int  # samples
     data: Reference | None
     names: tuple[str, ...] = ()  # of metrics that :meth:`values` gives; none: all
-    _memory: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -69,7 +70,7 @@ class SetMetrics:
     ) -> "SetMetrics":
         """With the network from a file, or the package's own for its own models, or the FID
         Inception where it is found; and with the data at a path, or the package's own."""
-        sample = session.held_out(2).target
+        sample = session.reporting(silent).held_out(2).target
         if not is_image(sample):
             raise SpecError(f"set metrics: got {session.loaded.name}, expected a model of images")
         shipped = session.loaded.name in zoo.SHIPPED
@@ -78,26 +79,23 @@ class SetMetrics:
         reference = None
         if data is not None:
             dimension = net(torch.zeros(1, *sample.shape[1:])).shape[1]
-            found = load_reference(data, net, session.cache, session.report)
+            found = load_reference(data, net, session.cache, session.report, size)
             reference = found.checked(net, dimension, size)
-        elif shipped and net.name == "judge":
+        elif shipped and net.name == PACKAGE:
             reference = own_reference(net)
         return cls(session, net, count, reference)
 
     def prepare(self) -> None:
         """Fill the cache with all samples of the reference solution that metrics need."""
-        wanted = self._wanted
-        others = {"kid", "cmmd", "precision", "recall"} & set(wanted)
-        needed: dict[Purpose, bool] = {
-            "evaluation": "frechet_accurate" in wanted, "reference": bool(others),
-        }  # fmt: skip
-        for purpose in (purpose for purpose, asked in needed.items() if asked):
-            if self.session.ranks.world > 1:
-                fill(self.session, self.reference(purpose), [self.view])
-                continue
-            for _ in read_all(self.session, self.reference(purpose), [self.view]):
-                pass
+        needed: dict[Purpose, set[str]] = {
+            "evaluation": {"frechet_accurate"},
+            "reference": {"kid", "cmmd", "precision", "recall"},
+        }
+        for purpose, metrics in needed.items():
+            if metrics & set(self._wanted):
+                make_all(self.session, self.reference(purpose), [self.view])
 
+    @cached_property
     def alone(self) -> "SetMetrics":
         """The same on one rank."""
         return replace(self, session=self.session.alone())
@@ -108,7 +106,7 @@ class SetMetrics:
             return make(self)
         for one in samples:
             fill(self.session, one, self._views)
-        found: Found = self.session.ranks.first(lambda: make(self.alone()))
+        found: Found = self.session.ranks.first(lambda: make(self.alone))
         return found
 
     @property
@@ -119,7 +117,6 @@ class SetMetrics:
         """Fréchet distances only; those of the reference solution itself without a table. Empty if
         a sample is not finite."""
         key = {**self._key, "what": "frechet", "table": None if table is None else table_key(table)}
-
         own = self.reference() if table is None else self.samples(table)
 
         def make(sets: SetMetrics) -> dict[str, float]:
@@ -132,10 +129,8 @@ class SetMetrics:
                 found["frechet"] = frechet_distance(moments, sets.data.gaussian)
             return found
 
-        found: dict[str, float] = self.session.cache.json(
-            "sets", key, lambda: self._by_first([own, self.reference()], make)
-        )
-        return found
+        samples = [own, self.reference()]
+        return dict(self.session.cache.json("sets", key, lambda: self._by_first(samples, make)))
 
     def values(self, table: Table) -> Values:
         """All metrics of a table; empty if a sample is not finite."""
@@ -159,16 +154,17 @@ class SetMetrics:
             except NotFinite:
                 return {}
 
-        content = self.session.cache.json("sets", key, lambda: self._by_first([samples], make))
-        return {name: (float(v[0]), [float(x) for x in v[1]]) for name, v in content.items()}
+        return as_values(
+            self.session.cache.json("sets", key, lambda: self._by_first([samples], make))
+        )
 
     def check(self, name: str) -> None:
-        """Whether a metric can be computed; what is lacking is said before any work."""
+        """What a metric lacks is a :class:`SpecError` before any work."""
         if name == "agreement":
             _ = self.agreement
-        if name == "frechet":
+        elif name == "frechet":
             _ = self._target
-        if name.endswith("_data"):
+        elif name.endswith("_data"):
             self._others("_data", name.removesuffix("_data"))
 
     def at_infinity(self, samples: Samples) -> float:
@@ -185,8 +181,7 @@ class SetMetrics:
 
     def reference(self, purpose: Purpose = "evaluation") -> Samples:
         """The reference solution, from the noise that is evaluated or from other noise."""
-        model = self.session.model
-        table = self.session.reference.table(model.schedule, model.prediction)
+        table = self.session.table(self.session.reference)
         return Samples(table, self.count, purpose, "samples of the reference solution")
 
     @property
@@ -196,8 +191,7 @@ class SetMetrics:
     @property
     def has_classes(self) -> bool:
         """Whether the network's class scores are for the classes of the model."""
-        shipped = self.session.loaded.name in zoo.SHIPPED
-        return shipped and self.net.logits is not None
+        return self.session.loaded.name in zoo.SHIPPED and self.net.logits is not None
 
     @property
     def _key(self) -> dict[str, Any]:
@@ -225,7 +219,7 @@ class SetMetrics:
             if "frechet" in names:
                 found["frechet"] = [frechet_distance(m, self._target) for m in left_out(parts)]
             if "frechet_accurate" in names:
-                pairs = zip(left_out(parts), self._accurate(), strict=True)
+                pairs = zip(left_out(parts), self._accurate, strict=True)
                 found["frechet_accurate"] = [frechet_distance(a, b) for a, b in pairs]
         own = feature_set(self.session, samples, self.view)
         for end in ("", "_data"):
@@ -252,7 +246,7 @@ class SetMetrics:
 
     @property
     def agreement(self) -> View:
-        """Whether the class is the one asked for, 0 or 1."""
+        """Whether the class of an image is that of its condition, 0 or 1."""
         logits, conditions = self.net.logits, self.session.model.conditions
         if logits is None or not self.has_classes:
             raise SpecError(
@@ -269,23 +263,20 @@ class SetMetrics:
 
     def _moments(self, samples: Samples) -> list[Moments]:
         """Of each tenth."""
-        parts: list[Moments | None] = [None] * GROUPS
+        parts: dict[int, Moments] = {}
         for g, rows in feature_set(self.session, samples, self.view).blocks():
-            more, before = Moments.sums(rows), parts[g]
-            parts[g] = more if before is None else before + more
-        return [part for part in parts if part is not None]
+            more = Moments.sums(rows)
+            parts[g] = parts[g] + more if g in parts else more
+        return [parts[g] for g in sorted(parts)]
 
     def _whole(self, samples: Samples) -> Moments:
         every = read_all(self.session, samples, [self.view])
         return Moments.of(rows for _, (rows,) in every)
 
+    @cached_property
     def _accurate(self) -> list[Gaussian]:
         """The reference solution: all, and without each tenth; their roots are found once."""
-        if "accurate" not in self._memory:
-            parts = left_out(self._moments(self.reference()))
-            self._memory["accurate"] = [moments.gaussian for moments in parts]
-        found: list[Gaussian] = self._memory["accurate"]
-        return found
+        return [moments.gaussian for moments in left_out(self._moments(self.reference()))]
 
     def _others(self, end: str, metric: str) -> FeatureSet:
         """Independent samples: the data, or the reference solution from other noise."""
@@ -297,16 +288,15 @@ class SetMetrics:
         return self.data.needed(metric)
 
 
+def as_values(content: Mapping[str, Any]) -> Values:
+    """From JSON."""
+    return {name: (float(v[0]), [float(x) for x in v[1]]) for name, v in content.items()}
+
+
 def left_out(parts: Sequence[Moments]) -> list[Moments]:
     """The sum of all parts; then of all but one, in turn."""
     each = [[p for h, p in enumerate(parts) if h != g] for g in range(len(parts))]
     return [reduce(add, some) for some in (parts, *each)]
-
-
-def without_tenths(count: int) -> list[Tensor]:
-    """What is kept (count,) when one tenth after the other is left out."""
-    tenth = torch.arange(count, device="cpu") * GROUPS // count
-    return [tenth != g for g in range(GROUPS)]
 
 
 def own_reference(net: FeatureNet) -> Reference:

@@ -2,13 +2,13 @@
 
 What a method finds and what that scores are two entries of the cache, each under a digest of all it
 depends on. A method that does not look at the solver searches once for all solvers. So a comparison
-that was stopped goes on, a second one shares the cells of the first, and more held-out noise does
+that was stopped is resumed, a second one shares the cells of the first, and more held-out seeds do
 not search again.
 """
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from ld3.runs.spec import solver_title, steps_of
 from ld3.searches.registry import find
 from ld3.share import alone
 from ld3.solvers import Solver
-from ld3.table import Table, TunedSolver
+from ld3.table import TunedSolver
 
 Inside = Callable[[int, int], None]
 
@@ -64,8 +64,8 @@ class Scored:
 
     cell: Cell
     found: CellResult
-    held: Mapping[str, Sequence[float]]  # one value per held-out noise
-    sets: Values  # of set metrics, if they were asked for
+    held: Mapping[str, Sequence[float]]  # one value per held-out seed
+    sets: Values  # of set metrics, with --full
 
 
 def cells_of(spec: CompareSpec) -> list[Cell]:
@@ -79,10 +79,6 @@ def cells_of(spec: CompareSpec) -> list[Cell]:
     ]
 
 
-def table_of(session: Session, tuned: TunedSolver) -> Table:
-    return tuned.table(session.model.schedule, session.model.prediction)
-
-
 def score_cell(
     session: Session,
     spec: CompareSpec,
@@ -94,22 +90,27 @@ def score_cell(
     found = find_cell(session, spec, cell, inside)
     if found.tuned is None:
         return Scored(cell, found, {}, {})
-    table = table_of(session, found.tuned)
+    table = session.table(found.tuned)
     held = session.score(table, spec.held_out)
     return Scored(cell, found, held, sets.values(table) if sets is not None and held else {})
 
 
+def found_cells(
+    session: Session, spec: CompareSpec, *methods: str
+) -> Iterator[tuple[Cell, CellResult]]:
+    """Each cell, or those of some methods, with what was found; finished ones are read."""
+    for cell in cells_of(spec):
+        if not methods or cell.method in methods:
+            yield cell, find_cell(session, spec, cell)
+
+
 def find_cell(
-    session: Session,
-    spec: CompareSpec,
-    cell: Cell,
-    inside: Inside = lambda done, total: None,
+    session: Session, spec: CompareSpec, cell: Cell, inside: Inside = lambda done, total: None
 ) -> CellResult:
     """What the method of a cell finds."""
+    run = _learned if cell.method in LEARNED else _searched
     try:
-        if cell.method in LEARNED:
-            return _learned(session, spec, cell, inside)
-        return _searched(session, spec, cell, inside)
+        return run(session, spec, cell, inside)
     except StoreError:
         raise
     except Ld3Error as error:
@@ -119,10 +120,7 @@ def find_cell(
 def _learned(session: Session, spec: CompareSpec, cell: Cell, inside: Inside) -> CellResult:
     preset = LEARNED[cell.method].preset(spec, session, cell.nfe)
 
-    def report(what: str, done: int, total: int) -> None:
-        inside(done, total)
-
-    quiet = session.reporting(report)
+    quiet = session.reporting(lambda what, done, total: inside(done, total))
     run = Run(quiet, cell.solver, cell.nfe, preset, cell.seed or 0, read_start(spec.start))
     folder = session.cache.own_folder("learned", run.key)
     run = run if folder is None else run.stored(folder)

@@ -1,6 +1,6 @@
 """Images of a comparison: the same noise by teacher, best baseline and learned plan.
 
-The noises are the first ones, whatever they show, and the worst ones: where the learned plan is
+The seeds are the first ones, whatever they show, and the worst ones: where the learned plan is
 farthest from the teacher, where the baseline is, and where learning gains least.
 """
 
@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 
 from ld3.comparison import Block, Pictures, Sheet
 from ld3.images import as_images, png, rescaled, shown_range
-from ld3.runs.compare.cells import Scored, table_of
+from ld3.runs.compare.cells import Scored
 from ld3.runs.session import Session
 from ld3.seeds import seeds_for
 
@@ -31,28 +31,27 @@ def images_of(
     target = as_images(session.held_out(held_out).target)
     if target is None:
         return None
-    chosen = [(block, results, _sheet(block)) for block, results in blocks]
-    kept = [(block, results, sheet) for block, results, sheet in chosen if sheet is not None]
-    if not kept:
+    chosen = [(results, sheet) for block, results in blocks if (sheet := _sheet(block))]
+    if not chosen:
         return None
-    asked = {number for _, _, sheet in kept for number in _numbers(sheet)}
-    count = len(asked) + sum(2 * len(_numbers(sheet)) for _, _, sheet in kept)
+    every = sorted({number for _, sheet in chosen for number in _numbers(sheet)})
+    count = len(every) + sum(2 * len(_numbers(sheet)) for _, sheet in chosen)
     shrink = _shrink(target.shape[1:], count, shown_range(target))
     height, width = shrink(target[:1]).shape[2:]
     sheets = []
-    for done, (_, results, sheet) in enumerate(kept):
-        report(done, len(kept))
+    for done, (results, sheet) in enumerate(chosen):
+        report(done, len(chosen))
         drawn = {}
         for role, method in (("before", sheet.before), ("after", sheet.after)):
             if method in results:
                 drawn[f"{role}_png"] = _drawn(session, results[method], _numbers(sheet), shrink)
         sheets.append(sheet.model_copy(update=drawn))
-    teacher = _encoded(shrink(target[sorted(asked)]), sorted(asked))
+    teacher = _encoded(shrink(target[every]), every)
     return Pictures(height=height, width=width, teacher=teacher, sheets=sheets)
 
 
 def _sheet(block: Block) -> Sheet | None:
-    """Which methods on which noises; pictures come later."""
+    """Which methods on which seeds; images come later."""
     rows = {row.method: row for row in block.rows}
     if block.baseline is not None:
         before, after = block.baseline, block.featured or "teacher"
@@ -62,7 +61,7 @@ def _sheet(block: Block) -> Sheet | None:
         return None
     base = rows[before].distances
     own = rows[after].distances if after in rows else base
-    change = [b - a for a, b in zip(own, base, strict=True)]
+    loss = [a - b for a, b in zip(own, base, strict=True)]
     return Sheet(
         solver=block.solver,
         nfe=block.nfe,
@@ -71,7 +70,7 @@ def _sheet(block: Block) -> Sheet | None:
         first=list(range(min(FIRST, len(base)))),
         worst_after=_largest(own) if after in rows else [],
         worst_before=_largest(base),
-        least_gain=_largest([-value for value in change]) if after in rows else [],
+        least_gain=_largest(loss) if after in rows else [],
         before_png={},
         after_png={},
     )
@@ -83,16 +82,14 @@ def _numbers(sheet: Sheet) -> list[int]:
 
 
 def _largest(values: Sequence[float]) -> list[int]:
-    order = sorted(range(len(values)), key=lambda i: -values[i])
-    return order[:WORST]
+    return sorted(range(len(values)), key=lambda i: -values[i])[:WORST]
 
 
 def _drawn(
     session: Session, result: Scored, numbers: list[int], shrink: Callable[[Tensor], Tensor]
 ) -> dict[str, str]:
     assert result.found.tuned is not None
-    first = seeds_for("held-out", 1)[0]
-    table = table_of(session, result.found.tuned)
+    table, first = session.table(result.found.tuned), seeds_for("held-out", 1)[0]
     images = as_images(session.samples(table, [first + number for number in numbers]))
     assert images is not None
     return _encoded(shrink(images), numbers)

@@ -5,28 +5,30 @@ import platform
 import shlex
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
-import torch
-
-from ld3 import __version__
 from ld3.comparison import Comparison, Method
 from ld3.images import is_cloud
+from ld3.metrics.fidelity import per_sample
 from ld3.models import Model
+from ld3.report.time_left import Part
 from ld3.runs.cache import Cache
 from ld3.runs.cloud_metrics import CloudMetrics
 from ld3.runs.compare.cells import Cell, Scored, cells_of, score_cell
 from ld3.runs.compare.images import images_of
+from ld3.runs.compare.methods import LEARNED
 from ld3.runs.compare.spec import LISTS, CompareSpec, kind_of, needs_of, source_of
 from ld3.runs.compare.statistics import block_of, featured, metrics_of
 from ld3.runs.engines import check_alone, make_engine
-from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.expected import learning_cost
+from ld3.runs.progress import Report, expect, resumable, silent
 from ld3.runs.ranks import ALONE, Ranks
-from ld3.runs.session import Session, open_session
+from ld3.runs.session import Session, open_session, versions
 from ld3.runs.set_metrics import SetMetrics
-from ld3.schedules import schedule_to_json
+from ld3.schedule_json import schedule_to_json
 from ld3.seeds import seeds_for
 
 Item = tuple[CompareSpec, float, Cell]  # what a worker gets
@@ -45,30 +47,61 @@ def run_compare(
     again, pairs and scores too. `ranks` share the work inside each cell.
     """
     cells, since = cells_of(spec), time.time() if fresh else 0.0
-    try:
+    with resumable(f"finished cells are in {spec.out}"):
         ahead = make_engine(spec.engine, spec.jobs, spec.gpus_per_cell)
         check_alone(ahead, ranks)
         session = compare_session(spec, report, since, model, ranks)
         session.cache.sweep()
+        several = ahead is not None and model is None  # cells run in other processes
+        expect(report, expected_parts(session, spec, cells, several))
         sets = prepare(session, spec)
-        if ahead is not None and model is None:
+        if ahead is not None and several:
             items: list[Item] = [(spec, since, cell) for cell in cells]
             ahead(_work, items, lambda item: f"cells: {item[2].name}", report)
         results = []
         for number, cell in enumerate(cells):
-            report(f"cells: {cell.name}", number, len(cells))
-
-            def inside(done: int, of: int, cell: Cell = cell, number: int = number) -> None:
-                share = 100 * done // max(of, 1)
-                report(f"cells: {cell.name}, {share} %", number, len(cells))
-
+            inside = partial(_report_share, report, f"{_title(number, cells)}, {cell.name}")
+            inside(0, 1)
             results.append(score_cell(session, spec, cell, sets, inside))
-        report(f"cells: all {len(cells)} done", len(cells), len(cells))
-        return _comparison(session, spec, results, report)
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"finished cells are in {spec.out}; the same command goes on from there"
-        ) from None
+        report("all cells", len(cells), len(cells))
+        network = sets.net.name if isinstance(sets, SetMetrics) else ""
+        return _comparison(session, spec, results, network, report)
+
+
+def expected_parts(
+    session: Session, spec: CompareSpec, cells: Sequence[Cell], several: bool
+) -> Iterator[Part]:
+    """What is to come: pairs, references, and each cell, or all of them at once."""
+    teacher, reference = session.teacher.nfe, session.reference.nfe
+    for _ in range(spec.seeds if any(needs_of(method) for method in spec.names) else 0):
+        yield Part("training pairs", spec.pairs * teacher)
+        yield Part("validation pairs", spec.valid * teacher)
+    yield Part("held-out pairs", spec.held_out * teacher)
+    yield Part("reference samples", spec.held_out * reference)
+    for _ in range(2 if spec.full else 0):
+        yield Part("samples of the reference solution", spec.judged * reference)
+    costs = []
+    for cell in cells:
+        cost = (spec.held_out + spec.judged * spec.full) * float(cell.nfe)
+        if cell.method in LEARNED:
+            preset = LEARNED[cell.method].preset(spec, session, cell.nfe)
+            cost += learning_cost(preset, cell.nfe, starts=preset.starts)
+        elif "model" in needs_of(cell.method):
+            cost += spec.pairs * teacher
+        costs.append(cost)
+    if several:
+        yield Part("cells:", sum(costs) / spec.jobs)
+    else:
+        yield from (Part(_title(n, cells) + ",", cost) for n, cost in enumerate(costs))
+
+
+def _report_share(report: Report, what: str, done: int, total: int) -> None:
+    """In percent: cells count their work in units of their own."""
+    report(what, 100 * done // max(total, 1), 100)
+
+
+def _title(number: int, cells: Sequence[Cell]) -> str:
+    return f"cell {number + 1} of {len(cells)}"
 
 
 def compare_session(
@@ -84,23 +117,22 @@ def compare_session(
 
 
 def prepare(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics | None:
-    """All pairs and references, before any method begins; and the set metrics, if asked for."""
+    """All pairs and references, before any method begins; and the set metrics, with --full."""
+    sets = set_metrics_of(session, spec) if spec.full else None
     if any(needs_of(method) for method in spec.names):
         for seed in range(spec.seeds):
             session.training(spec.pairs, seed)
             session.validation(spec.valid, seed)
     session.held_out(spec.held_out)
     session.exact(spec.held_out)
-    if not spec.full:
-        return None
-    sets = set_metrics_of(session, spec)
-    sets.prepare()
+    if sets is not None:
+        sets.prepare()
     return sets
 
 
 def set_metrics_of(session: Session, spec: CompareSpec) -> SetMetrics | CloudMetrics:
-    """The set metrics that a spec asks for: of images, or of point clouds."""
-    if is_cloud(session.held_out(2).target):
+    """The set metrics of a spec: of images, or of point clouds."""
+    if is_cloud(session.reporting(silent).held_out(2).target):
         return CloudMetrics.of(session, spec.judged, spec.data or spec.features)
     sets = SetMetrics.of(session, spec.judged, spec.features, spec.data, spec.resize)
     return replace(sets, names=spec.metrics)
@@ -129,7 +161,7 @@ def _opened(options: str, since: float) -> tuple[Session, SetMetrics | CloudMetr
 
 
 def _comparison(
-    session: Session, spec: CompareSpec, results: list[Scored], report: Report
+    session: Session, spec: CompareSpec, results: list[Scored], network: str, report: Report
 ) -> Comparison:
     loaded, main = session.loaded, featured(spec)
     blocks = []
@@ -138,9 +170,6 @@ def _comparison(
             own = [r for r in results if r.cell.solver == solver and r.cell.nfe == nfe]
             first = {r.cell.method: r for r in own if not r.cell.seed}
             blocks.append((block_of(session, spec, solver, nfe, own, main), first))
-
-    def drawn(done: int, total: int) -> None:
-        report("images", done, total)
 
     return Comparison(
         command=command_of(spec),
@@ -154,22 +183,25 @@ def _comparison(
             "dtype": str(loaded.model.dtype),
             "schedule": schedule_to_json(loaded.model.schedule),
         },
-        teacher=asdict(session.teacher) | {"accurate": asdict(session.reference)},
+        teacher=asdict(session.teacher)
+        | {"accurate": asdict(session.reference), "error": _teacher_error(session, spec)},
         seeds=_seeds(spec),
-        versions={
-            "ld3": __version__,
-            "torch": str(torch.__version__),
-            "python": platform.python_version(),
-            "platform": f"{sys.platform} {platform.machine()}",
-        },
-        metrics=metrics_of(session, spec),
+        versions=versions() | {"platform": f"{sys.platform} {platform.machine()}"},
+        metrics=metrics_of(session, spec, network),
         methods=[
             Method(name=name, kind=kind_of(name), source=source_of(name), needs=needs_of(name))
             for name in spec.names
         ],
         blocks=[block for block, _ in blocks],
-        pictures=images_of(session, spec.held_out, blocks, drawn),
+        pictures=images_of(session, spec.held_out, blocks, partial(report, "images")),
     )
+
+
+def _teacher_error(session: Session, spec: CompareSpec) -> float | None:
+    """The mean distance of the teacher to the reference on the held-out noise."""
+    target, exact = session.held_out(spec.held_out).target, session.exact(spec.held_out)
+    error = float(per_sample(session.distance, target, exact, session.batch).double().mean())
+    return error if error < float("inf") else None
 
 
 def _seeds(spec: CompareSpec) -> dict[str, str]:
@@ -188,7 +220,7 @@ def _seeds(spec: CompareSpec) -> dict[str, str]:
     return parts
 
 
-WHERE = ("engine", "gpus_per_cell")  # where cells run says nothing about their results
+WHERE = ("engine", "gpus_per_cell")  # results do not depend on where cells run
 SAID = (*LISTS, "model", "seeds", "pairs", "valid", "held_out")  # even if they are the defaults
 
 
@@ -201,21 +233,18 @@ def command_of(spec: CompareSpec) -> str:
         if name not in ("out", "jobs", "recipe", "pipeline", *WHERE)
         and (name in SAID or getattr(spec, name) != getattr(plain, name))
     ]
-    given += [("recipe", f"{name}={_toml(value)}") for name, value in spec.recipe.items()]
+    for name, setting in spec.recipe.items():
+        text = str(setting).lower() if isinstance(setting, bool) else str(setting)  # as in TOML
+        given.append(("recipe", f"{name}={text}"))
     options = {} if spec.pipeline is None else spec.pipeline.said()
     given += [("prompt", prompt) for prompt in options.pop("prompts", ())]
     height, width = options.pop("height", None), options.pop("width", None)
     if height is not None:
         given.append(("resolution", f"{height}x{width or height}"))
     given += [("label" if name == "classes" else name, value) for name, value in options.items()]
-    words = ["ld3 compare"]
+    command = ["ld3 compare"]
     for name, value in given:
         text = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-        flag = f"--{name.replace('_', '-')}"
-        words.append(flag if value is True else f"{flag} {shlex.quote(text)}")
-    return " ".join(words)
-
-
-def _toml(value: object) -> str:
-    """A setting as TOML holds it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        flag = f"--{'samples' if name == 'judged' else name.replace('_', '-')}"
+        command.append(flag if value is True else f"{flag} {shlex.quote(text)}")
+    return " ".join(command)

@@ -1,9 +1,9 @@
-"""What a comparison is asked to do, by the same names as options and as TOML."""
+"""The options of a comparison, by the same names on the command line and in TOML."""
 
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ld3.comparison import Kind
 from ld3.errors import SpecError, unknown
@@ -11,7 +11,7 @@ from ld3.known_grids import GRIDS, HANDMADE, METHODS, PUBLISHED, make_method
 from ld3.metrics.inception import Resize
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.engines import EngineName, make_engine
-from ld3.runs.spec import Count, Settings, check_start, counted, listed, read_solver, steps_of
+from ld3.runs.spec import Counts, Names, Settings, check_start, read_solver, steps_of
 from ld3.searches.registry import SEARCHES
 from ld3.seeds import MAX_PAIRS
 from ld3.solvers import Solver
@@ -22,26 +22,32 @@ LISTS = ("methods", "solvers", "nfe")  # options that take several values
 SET_METRICS = (
     "frechet", "frechet_accurate", "kid", "cmmd", "precision", "recall", "agreement",
 )  # fmt: skip
-VARIANTS = ("ays-kl", "ddss-ggdm", "ld3-paper")  # of others, some very dear: a group of their own
+VARIANTS = (
+    "ays-kl",
+    "ays-early",
+    "ddss-ggdm",
+    "gs",
+    "ld3-paper",
+)  # dear, or of others: a group of their own
 
 
 class CompareSpec(Settings):
     """`ld3 compare`."""
 
-    methods: Annotated[tuple[str, ...], Field(min_length=1)] = ("handmade", "published", "ld3")
-    solvers: Annotated[tuple[str, ...], Field(min_length=1)] = ("dpmpp",)
-    nfe: Annotated[tuple[Count, ...], Field(min_length=1)] = (4, 6)
+    methods: Names = ("handmade", "published", "ld3")
+    solvers: Names = ("dpmpp",)
+    nfe: Counts = (4, 6)
     seeds: Annotated[int, Field(ge=1, le=100)] = 1
     pairs: Annotated[int, Field(ge=2, le=MAX_PAIRS)] = 128
     valid: Annotated[int, Field(ge=2, le=MAX_PAIRS)] = 32
     held_out: Annotated[int, Field(ge=2, le=5_000)] = 64
     start: str = "best"
     full: bool = False
-    judged: Annotated[int, Field(ge=40, le=100_000)] = 1000
+    judged: Annotated[int, Field(ge=40, le=100_000, alias="samples")] = 1000
     features: Path | None = None
     resize: Resize | None = None
     data: Path | None = None
-    metrics: Annotated[tuple[str, ...], Field(min_length=1)] = SET_METRICS
+    metrics: Names = SET_METRICS
     jobs: Annotated[int, Field(ge=1, le=256)] = 1
     engine: EngineName = "local"
     gpus_per_cell: Annotated[float, Field(ge=0, le=64)] = 0.0
@@ -50,24 +56,9 @@ class CompareSpec(Settings):
     @model_validator(mode="before")
     @classmethod
     def _data_is_for_set_metrics(cls, options: Any) -> Any:
-        """--data asks for --full."""
+        """--data implies --full."""
         known = isinstance(options, dict) and options.get("data") is not None
         return {"full": True} | options if known else options
-
-    @field_validator("methods", "solvers", "metrics", mode="before")
-    @classmethod
-    def _listed(cls, value: object) -> object:
-        return listed(value)
-
-    @field_validator("nfe", mode="before")
-    @classmethod
-    def _counted(cls, value: object) -> object:
-        return counted(value)
-
-    @field_validator("nfe", "solvers", "methods")
-    @classmethod
-    def _once(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys(value))
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -112,7 +103,7 @@ class CompareSpec(Settings):
 
 
 def groups() -> dict[str, tuple[str, ...]]:
-    """Names that stand for several methods."""
+    """Names of several methods."""
     parts = {
         "handmade": tuple(name for name in GRIDS if name in HANDMADE),
         "published": tuple(name for name in GRIDS if name in PUBLISHED),

@@ -16,21 +16,13 @@ from ld3.runs.set_metrics import Values
 from ld3.runs.spec import solver_title
 from ld3.solvers import Solver
 
-CURVE = 200  # points kept of a learning curve
+CURVE = 200  # points of a learning curve, at most
 
-NONE = (-np.inf, np.inf)
-LIMITS = {  # what a metric can be
-    "frechet": (0.0, np.inf),
-    "frechet_accurate": (0.0, np.inf),
-    "cmmd": (0.0, np.inf),
-    "precision": (0.0, 1.0),
-    "recall": (0.0, 1.0),
-    "agreement": (0.0, 1.0),
-    "mmd": (0.0, np.inf),
-    "coverage": (0.0, 100.0),
-    "nna": (0.0, 100.0),
-    "jsd": (0.0, 1000.0),
-    "jsd_half": (0.0, 1000.0),
+LARGEST = {  # values of metrics that are 0 or more
+    **dict.fromkeys(("frechet", "frechet_accurate", "cmmd", "mmd"), np.inf),
+    **dict.fromkeys(("precision", "recall", "agreement"), 1.0),
+    **dict.fromkeys(("coverage", "nna"), 100.0),
+    **dict.fromkeys(("jsd", "jsd_half"), 1000.0),
 }
 CLOUD_METRICS = [
     Metric(key="mmd", label="MMD-CD to real clouds", unit="times 1000"),
@@ -41,8 +33,8 @@ CLOUD_METRICS = [
 ]
 
 
-def metrics_of(session: Session, spec: CompareSpec) -> list[Metric]:
-    """The columns: errors sample by sample, and the metrics of sets."""
+def metrics_of(session: Session, spec: CompareSpec, network: str = "") -> list[Metric]:
+    """The columns: errors sample by sample, and the metrics of sets in features of a network."""
     unit, fine = session.measure.name, session.reference.title
     columns = [
         Metric(key="distance", label="Distance to the teacher", unit=unit),
@@ -54,23 +46,24 @@ def metrics_of(session: Session, spec: CompareSpec) -> list[Metric]:
         return columns
     if is_cloud(session.held_out(2).target):
         return columns + CLOUD_METRICS
+    by = f"features of {network}"
     sets = [
-        Metric(key="frechet_accurate", label="Fréchet distance to the reference"),
-        Metric(key="kid", label="KID to the reference"),
-        Metric(key="cmmd", label="CMMD to the reference"),
-        Metric(key="precision", label="Precision", better="higher"),
-        Metric(key="recall", label="Recall", better="higher"),
+        Metric(key="frechet_accurate", label="Fréchet distance to the reference solution", unit=by),
+        Metric(key="kid", label="KID to the reference", unit=by),
+        Metric(key="cmmd", label="CMMD to the reference", unit=by),
+        Metric(key="precision", label="Precision", unit=by, better="higher"),
+        Metric(key="recall", label="Recall", unit=by, better="higher"),
     ]
     shipped = session.loaded.name in zoo.SHIPPED and spec.features is None
     if shipped or spec.data is not None:
-        sets = [Metric(key="frechet", label="Fréchet distance to real images"), *sets]
+        sets = [Metric(key="frechet", label="Fréchet distance to real images", unit=by), *sets]
     if shipped:
-        sets.append(Metric(key="agreement", label="Class as asked for", better="higher"))
+        sets.append(Metric(key="agreement", label="Class as requested", better="higher"))
     return columns + [metric for metric in sets if metric.key in spec.metrics]
 
 
 def featured(spec: CompareSpec) -> str | None:
-    """The learned method to show: `ld3`, else the first that was asked for. Not by its result."""
+    """The learned method to show: `ld3`, else the first of the options. Not by its result."""
     learned = [name for name in spec.names if kind_of(name) == "learned"]
     return "ld3" if "ld3" in learned else next(iter(learned), None)
 
@@ -119,8 +112,8 @@ def _row(
 ) -> Row:
     first = several[0].found
     failed = next((r.found.failed for r in several if r.found.failed), "")
-    if not failed and not all(r.held for r in several):
-        failed = "its samples are not finite"
+    if not all(r.held for r in several):
+        failed = failed or "its samples are not finite"
     row = Row(
         method=method,
         kind=kind_of(method),
@@ -128,14 +121,13 @@ def _row(
         failed=failed[:1000],
         evaluations=round(float(np.mean([r.found.evaluations for r in several]))),
         seconds=float(np.mean([r.found.seconds for r in several])),
-        teacher_evaluations=session.teacher.nfe * (spec.pairs + spec.valid)
-        if "pairs" in needs_of(method)
-        else 0,
+        teacher_evaluations=session.teacher.nfe
+        * (spec.pairs + spec.valid)
+        * ("pairs" in needs_of(method)),
     )
     if failed or first.tuned is None:
         return row
     found = intervals([r.held for r in several], [r.sets for r in several], weights)
-    scores = {key: _range(interval) for key, interval in found.items()}
     own = np.array([r.held["distance"] for r in several], dtype=np.float64)
     schedule, grid = session.model.schedule, first.tuned.grid
     against = {}
@@ -144,7 +136,7 @@ def _row(
     return row.model_copy(
         update=against
         | {
-            "scores": scores,
+            "scores": {key: _range(interval) for key, interval in found.items()},
             "median": float(np.median(own)),
             "worst": float(own.max()),
             "lam": schedule.lam(grid.times).tolist(),
@@ -152,7 +144,7 @@ def _row(
             "corrected": first.tuned.corrections is not None,
             "start": first.start,
             "slope": ("secant" if first.secant > 0 else "exact") if first.start else "",
-            "curve": _thinned(first.curve),
+            "curve": list(first.curve[:: -(-len(first.curve) // CURVE) or 1]),
             "distances": [float(f"{value:.5g}") for value in own.mean(0)],
         }
     )
@@ -180,31 +172,20 @@ def _verdict(rows: Mapping[str, Row], shown: str | None, best: str | None) -> tu
     interval = rows[shown].ratio
     assert interval is not None
     ends = f"95 %: {interval.low:.2f} to {interval.high:.2f}"
+    at, base = f"{interval.value:.2f}", f"the distance of the best baseline, {best}"
     if interval.high < 1:
-        return (
-            f"{shown} is at {interval.value:.2f} of the distance of the best baseline, {best} "
-            f"({ends})."
-        ), "gain"
+        return f"{shown} is at {at} of {base} ({ends}).", "gain"
     if interval.low > 1:
-        return (
-            f"{shown} is worse: {interval.value:.2f} times the distance of the best baseline, "
-            f"{best} ({ends}). Use {best}."
-        ), "worse"
-    return (
-        f"No gain: {shown} is at {interval.value:.2f} of the distance of the best baseline, "
-        f"{best}, and the interval includes 1 ({ends})."
-    ), "none"
-
-
-def _thinned(curve: Sequence[float]) -> list[float]:
-    every = -(-len(curve) // CURVE)
-    return list(curve[:: every or 1])
+        return f"{shown} is worse: {at} times {base} ({ends}). Use {best}.", "worse"
+    return f"No gain: {shown} is at {at} of {base}, and the interval includes 1 ({ends}).", "none"
 
 
 def within(interval: Interval, key: str) -> Interval:
     """With ends cut at the limits of a metric, but not below or above the value itself."""
-    value, (low, high) = interval.value, LIMITS.get(key.removesuffix("_data"), NONE)
-    return Interval(value, min(value, max(low, interval.low)), max(value, min(high, interval.high)))
+    value, high = interval.value, LARGEST.get(key.removesuffix("_data"))
+    if high is None:
+        return interval
+    return Interval(value, min(value, max(0.0, interval.low)), max(value, min(high, interval.high)))
 
 
 def _range(interval: Interval) -> Range:

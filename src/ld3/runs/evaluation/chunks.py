@@ -1,22 +1,23 @@
 """Chunks of samples: the unit of work of everything that looks at whole sets.
 
 Samples are numbered from 0. Number i has the noise of seed i in the range of its purpose
-(:mod:`ld3.seeds`) and condition number i of the model, so that classes are asked for equally often
-and prompts in their order. Numbers are cut into chunks of 250, always at the same places:
+(:mod:`ld3.seeds`) and condition number i of the model, so that classes are equally frequent
+and prompts come in their order. Numbers are cut into chunks of 250, always at the same places:
 
     chunk, view  ->  rows (n, D)                    a pure function with a key
 
-A *view* is what is computed from images: features of a network, whether the class is the one asked
-for, the pixels themselves. Rows are stored under a digest of all they depend on. So work can be
-stopped, resumed and shared between processes, and nothing depends on who made which chunk. Images
-are rounded to 8 bits first, as in the EDM protocol: x -> clip(127.5 x + 128), cut to whole numbers.
+A *view* is what is computed from images: features of a network, whether the class is that of the
+condition, the pixels themselves. Rows are stored under a digest of all they depend on. So work can
+be stopped, resumed and shared between processes, and nothing depends on who made which chunk.
+Images are rounded to 8 bits first, as in the EDM protocol: x -> clip(127.5 x + 128), cut to whole
+numbers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache as once
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor
 from ld3.errors import SpecError
 from ld3.metrics.inception import to_uint8
 from ld3.metrics.kernel import Block, FeatureSet
-from ld3.runs.session import Session, batches, table_key
+from ld3.runs.session import Session, batches, slices, table_key
 from ld3.seeds import Purpose, seeds_for
 from ld3.share import Tensors
 from ld3.table import Table
@@ -78,12 +79,9 @@ class Samples:
 
 def chunk_key(session: Session, samples: Samples, numbers: range, view: View) -> dict[str, Any]:
     """All that the rows of a chunk depend on."""
-    return {
-        **session.source,
-        "table": table_key(samples.table),
-        "seeds": [samples.purpose, numbers[0], numbers[-1]],
-        "view": view.digest,
-    }
+    seeds = [samples.purpose, numbers[0], numbers[-1]]
+    table = table_key(samples.table)
+    return {**session.source, "table": table, "seeds": seeds, "view": view.digest}
 
 
 def read_chunk(
@@ -99,7 +97,7 @@ def read_chunk(
         def make() -> dict[str, Tensor]:
             found = [
                 view.of(pixels()[part].float() / 127.5 - 1, numbers[part])
-                for part in _slices(len(numbers), session.batch)
+                for part in slices(len(numbers), session.batch)
             ]
             joined = torch.cat([each.cpu() for each in found])
             return {"rows": joined.float() if joined.is_floating_point() else joined}
@@ -113,27 +111,36 @@ def read_all(
     session: Session, samples: Samples, views: Sequence[View]
 ) -> Iterator[tuple[range, list[Tensor]]]:
     """Chunk after chunk, in the order of numbers; one of them in memory at a time."""
+    before = 0  # samples of an earlier run, which are no part of this one's speed
+    if samples.name:
+        made = takewhile(lambda n: _is_stored(session, samples, n, views), samples.chunks)
+        before = sum(map(len, made))
+        session.report(samples.name, before, samples.count)
     for numbers in samples.chunks:
         yield numbers, read_chunk(session, samples, numbers, views)
-        if samples.name:
+        if samples.name and numbers[-1] >= before:
             session.report(samples.name, numbers[-1] + 1, samples.count)
+
+
+def make_all(session: Session, samples: Samples, views: Sequence[View]) -> None:
+    """Make what is missing, by all ranks if there are several."""
+    if session.ranks.world > 1:
+        fill(session, samples, views)
+        return
+    for _ in read_all(session, samples, views):
+        pass
 
 
 def fill(session: Session, samples: Samples, views: Sequence[View]) -> None:
     """Make all chunks that are missing; ranks share them, and rank 0 stores them.
 
-    It ends early where a sample is not finite: whoever reads meets that chunk again.
+    It ends early where a sample is not finite; reading that chunk raises :class:`NotFinite`.
     """
-    chunks, cache = samples.chunks, session.cache
+    chunks = samples.chunks
 
     def missing() -> list[int]:
-        return [
-            n
-            for n, numbers in enumerate(chunks)
-            if not all(
-                cache.has("features", chunk_key(session, samples, numbers, view)) for view in views
-            )
-        ]
+        stored = [_is_stored(session, samples, numbers, views) for numbers in chunks]
+        return [n for n, found in enumerate(stored) if not found]
 
     def make(n: int) -> Tensors:
         try:
@@ -155,8 +162,13 @@ def fill(session: Session, samples: Samples, views: Sequence[View]) -> None:
             session.report(samples.name, done, samples.count)
 
 
+def _is_stored(session: Session, samples: Samples, numbers: range, views: Sequence[View]) -> bool:
+    keys = [chunk_key(session, samples, numbers, view) for view in views]
+    return all(session.cache.has("features", key) for key in keys)
+
+
 def feature_set(session: Session, samples: Samples, view: View) -> FeatureSet:
-    """The rows of a view in tenths, read from the cache whenever they are asked for."""
+    """The rows of a view in tenths, read from the cache each time."""
 
     def blocks() -> Iterator[Block]:
         for numbers, (rows,) in read_all(session, samples, [view]):
@@ -173,7 +185,7 @@ def _pixels(session: Session, samples: Samples, numbers: range) -> Tensor:
     """uint8 (n, C, H, W); a batch at a time."""
     seeds = seeds_for(samples.purpose, samples.count)
     parts = []
-    for part in _slices(len(numbers), session.batch):
+    for part in slices(len(numbers), session.batch):
         some = numbers[part]
         found = sample_table(
             session.model, samples.table, seeds[some[0] : some[-1] + 1],
@@ -188,7 +200,3 @@ def _pixels(session: Session, samples: Samples, numbers: range) -> Tensor:
             )
         parts.append(to_uint8(found).cpu())
     return torch.cat(parts)
-
-
-def _slices(count: int, size: int) -> list[slice]:
-    return [slice(first, min(first + size, count)) for first in range(0, count, size)]

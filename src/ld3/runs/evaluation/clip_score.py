@@ -15,10 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ld3.errors import ModelError, SpecError
+from ld3.errors import ModelError, SpecError, first_line
 from ld3.model_checks import contents
 from ld3.runs.evaluation.chunks import View
 from ld3.store import digest
+from ld3.zoo.pipelines.folder import hushed
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)  # of the images that CLIP was trained with
 DEVIATION = (0.26862954, 0.26130258, 0.27577711)
@@ -43,8 +44,8 @@ def clip_view(folder: Path, prompts: Sequence[str], device: str) -> View:
         top, left = ((edge - size) // 2 for edge in x.shape[-2:])
         x = (x[..., top : top + size, left : left + size] - mean) / deviation
         texts = [prompts[number % len(prompts)] for number in numbers]
-        words = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").to(device)
-        found = model(pixel_values=x, **words)
+        tokens = tokenizer(texts, padding=True, truncation=True, return_tensors="pt").to(device)
+        found = model(pixel_values=x, **tokens)
         cosine = F.cosine_similarity(found.image_embeds, found.text_embeds)
         return 100 * cosine.clamp_min(0)[:, None]
 
@@ -61,10 +62,13 @@ def _loaded(folder: Path, device: str) -> tuple[Any, Any]:
     if not (folder / "config.json").is_file():
         raise SpecError(f"clip: got {folder}, expected a folder with config.json and weights")
     try:
-        model: Any = CLIPModel.from_pretrained(folder, local_files_only=True, use_safetensors=True)
-        tokenizer = CLIPTokenizer.from_pretrained(folder, local_files_only=True)
+        with hushed():
+            model: Any = CLIPModel.from_pretrained(
+                folder, local_files_only=True, use_safetensors=True
+            )
+            tokenizer = CLIPTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0][:120]
+        reason = first_line(error, 120)
         raise ModelError(f"clip: got {folder}, which transformers cannot load ({reason})") from None
     model.requires_grad_(False)
     return model.eval().to(device), tokenizer

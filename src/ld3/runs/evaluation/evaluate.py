@@ -4,7 +4,6 @@ for each item:   fill the cache, chunk by chunk   (read_chunk: the part that can
                  metrics from the cache           (sums in the order of the samples)
 """
 
-import platform
 import shlex
 import zipfile
 from collections.abc import Iterator
@@ -13,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ld3 import __version__
 from ld3.evaluation import Estimate, EvaluatedRow, Evaluation
-from ld3.metrics.bootstrap import Interval, jackknife
+from ld3.metrics.bootstrap import jackknife
 from ld3.models import Model
+from ld3.plan import Plan
+from ld3.report.time_left import Part
 from ld3.runs.cache import Cache
 from ld3.runs.compare.statistics import within
 from ld3.runs.evaluation.chunks import PIXELS, NotFinite, Samples, View, fill, read_all
@@ -28,9 +27,10 @@ from ld3.runs.evaluation.clip_score import clip_view
 from ld3.runs.evaluation.image_sets import write_pngs
 from ld3.runs.evaluation.npz import write_rows
 from ld3.runs.evaluation.spec import KEYS, EvaluateSpec, Item, items_of
-from ld3.runs.progress import Interrupted, Report, silent
+from ld3.runs.progress import Report, expect, resumable, silent
 from ld3.runs.ranks import ALONE, Ranks
-from ld3.runs.session import Session, open_session
+from ld3.runs.sample import named_model
+from ld3.runs.session import Session, open_session, versions
 from ld3.runs.set_metrics import SetMetrics
 from ld3.seeds import seeds_for
 from ld3.store import replacing
@@ -74,6 +74,8 @@ def open_task(
     spec: EvaluateSpec, report: Report = silent, model: Model | None = None, ranks: Ranks = ALONE
 ) -> Task:
     """Load model, feature network and data, and check that all of them fit, before any work."""
+    if model is None and not spec.model and spec.plans:
+        named_model(Plan.load(spec.plans[0]))  # says why the plan's may not be opened
     cache = Cache.open(spec.out / "cache", ranks=ranks)
     session = open_session(spec, Teacher(), cache, report, model=model, gradients=False)
     cache.sweep()
@@ -95,23 +97,19 @@ def run_evaluate(
 
     Ranks share the chunks; rank 0 computes the metrics from them.
     """
-    try:
+    with resumable(f"finished chunks are in {spec.out / 'cache'}"):
         task = open_task(spec, report, model, ranks)
+        every = (samples for samples, _ in task.sets_of_samples)
+        expect(report, [Part(s.name, s.count * len(s.table.net_times)) for s in every])
         for samples, views in task.sets_of_samples if ranks.world > 1 else ():
             fill(task.session, samples, views)
-        own = replace(task, sets=task.sets.alone())
+        own = replace(task, sets=task.sets.alone)
 
         def evaluated() -> dict[str, Any]:
             rows = [evaluate_item(own, item) for item in own.items]
             return evaluation_of(own, rows).model_dump(mode="json")
 
-        if ranks.world > 1:
-            return Evaluation(**ranks.first(evaluated))
-        return evaluation_of(task, [evaluate_item(task, item) for item in task.items])
-    except KeyboardInterrupt:
-        raise Interrupted(
-            f"finished chunks are in {spec.out / 'cache'}; the same command goes on from there"
-        ) from None
+        return Evaluation(**ranks.first(evaluated))
 
 
 def evaluate_item(task: Task, item: Item) -> EvaluatedRow:
@@ -132,7 +130,7 @@ def evaluate_item(task: Task, item: Item) -> EvaluatedRow:
     for name in spec.metrics:
         value, without = found[KEYS[name]]
         interval = within(jackknife([value], [without]), KEYS[name])
-        metrics[name] = _estimate(interval)
+        metrics[name] = Estimate(**asdict(interval))
     if spec.infinity:
         limit = sets.at_infinity(silent_samples)
         metrics["fid"] = metrics["fid"].model_copy(update={"infinity": limit})
@@ -150,28 +148,21 @@ def evaluation_of(task: Task, rows: list[EvaluatedRow]) -> Evaluation:
         network=sets.net.name, network_digest=sets.net.digest, resize=sets.net.resize,
         data="" if data is None else data.title, data_digest="" if data is None else data.digest,
         reference=task.session.reference.title, metrics=spec.metrics, rows=tuple(rows),
-        versions={
-            "ld3": __version__, "torch": str(torch.__version__),
-            "python": platform.python_version(),
-        },
+        versions=versions(),
     )  # fmt: skip
 
 
 def command_of(spec: EvaluateSpec) -> str:
     """The command that makes the same evaluation again."""
-    words = ["ld3 evaluate", *map(shlex.quote, spec.what), f"--model {shlex.quote(spec.model)}"]
+    parts = ["ld3 evaluate", *map(shlex.quote, spec.what), f"--model {shlex.quote(spec.model)}"]
     if spec.grids:
-        words += [f"--solvers {','.join(spec.solvers)}", f"--nfe {','.join(map(str, spec.nfe))}"]
-    words.append(f"--samples {spec.samples} --metrics {','.join(spec.metrics)}")
+        parts += [f"--solvers {','.join(spec.solvers)}", f"--nfe {','.join(map(str, spec.nfe))}"]
+    parts.append(f"--samples {spec.samples} --metrics {','.join(spec.metrics)}")
     for name in ("data", "features", "resize", "clip", "keep", "guidance", "reference_steps"):
         value = getattr(spec, name)
         if value is not None and value != EvaluateSpec.model_fields[name].default:
-            words.append(f"--{name.replace('_', '-')} {shlex.quote(str(value))}")
-    return " ".join([*words, *["--infinity"] * spec.infinity])
-
-
-def _estimate(interval: Interval) -> Estimate:
-    return Estimate(**asdict(interval))
+            parts.append(f"--{name.replace('_', '-')} {shlex.quote(str(value))}")
+    return " ".join([*parts, *["--infinity"] * spec.infinity])
 
 
 def _keep(task: Task, item: Item, samples: Samples) -> Path:

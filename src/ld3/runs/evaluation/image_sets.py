@@ -14,8 +14,8 @@ These are the two rules of EDM's dataset tool under the same names.
 import io
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ld3.errors import SpecError, StoreError
+from ld3.errors import SpecError, StoreError, first_line
 from ld3.images import png_of
 from ld3.runs.evaluation.npz import read_npz
-from ld3.store import digest, write_bytes
+from ld3.store import digest, read_bytes, write_bytes
 
 Crop = Literal["", "center-crop", "center-crop-dhariwal"]
 CROPS: tuple[str, ...] = tuple(name for name in get_args(Crop) if name)
@@ -48,15 +48,12 @@ class ImageSet:
 
     def parts(self, first: int = 0, count: int | None = None) -> Iterator[Tensor]:
         """uint8 (B, C, H, W) from number `first`, `count` images in all, in order."""
-        end = self.count if count is None else min(self.count, first + count)
         rows: list[Tensor] = []
-        for number, image in enumerate(self.each(first), first):
-            if number >= end:
-                break
+        for image in islice(self.each(first), count):
             if rows and image.shape != rows[0].shape:
                 raise SpecError(
                     f"{self.source}: got images of {_size(rows[0])} and of {_size(image)}, "
-                    "expected one size; give --resolution to bring all to one"
+                    "expected one size; bring all to one with `ld3 reference --resolution SIDE`"
                 )
             rows.append(image)
             if len(rows) == PART:
@@ -75,6 +72,12 @@ def open_images(
     if path.is_dir():
         if (path / "dataset_info.json").is_file():
             return _dataset(path, ready, stamp)
+        if (path / "dataset_dict.json").is_file():
+            splits = sorted(file.parent.name for file in path.glob("*/dataset_info.json"))
+            raise SpecError(
+                f"{path}: got a dataset with splits {', '.join(splits)[:100]}; give the folder of "
+                "one of them"
+            )
         files = sorted(f for f in path.rglob("*") if f.suffix.lower() in SUFFIXES and f.is_file())
         if not files:
             raise SpecError(
@@ -84,7 +87,7 @@ def open_images(
         facts = [[str(f.relative_to(path)), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
 
         def each(first: int) -> Iterator[Tensor]:
-            return (ready.of(_limited(f).read_bytes(), f) for f in files[first:])
+            return (ready.of(read_bytes(f, MAX_FILE), f) for f in files[first:])
 
         return ImageSet(path, digest([facts, stamp]), len(files), channels, each)
     if not path.is_file():
@@ -148,14 +151,28 @@ def _dataset(path: Path, ready: "_Ready", stamp: list[Any]) -> ImageSet:
             f"{path}: got a dataset of Hugging Face, which needs the package `datasets`; run "
             "`pip install datasets`"
         ) from None
-    data = load_from_disk(str(path))
-    columns = [n for n, kind in getattr(data, "features", {}).items() if isinstance(kind, Image)]
+    try:
+        data = load_from_disk(str(path))
+    except Exception as error:  # whatever it raises for damaged files
+        raise StoreError(
+            f"{path}: got a dataset that `datasets` cannot read ({first_line(error, 80)}); save it "
+            "again"
+        ) from None
+    columns = [n for n, kind in data.features.items() if isinstance(kind, Image)]
     if not columns:
-        raise SpecError(f"{path}: got a dataset without a column of images, expected one split")
+        raise SpecError(
+            f"{path}: got columns {', '.join(data.features)[:100]}, expected one of images"
+        )
+
+    def image(number: int) -> Tensor:
+        try:
+            return ready.of_image(data[number][columns[0]], path)
+        except Exception as error:  # whatever a decoder raises, or no image at all
+            reason = first_line(error, 80)
+            raise StoreError(f"{path}: got row {number} without a whole image ({reason})") from None
 
     def each(first: int) -> Iterator[Tensor]:
-        numbers = range(first, len(data))
-        return (ready.of_image(data[number][columns[0]], path) for number in numbers)
+        return map(image, range(first, len(data)))
 
     return ImageSet(path, digest([str(data._fingerprint), stamp]), len(data), ready.channels, each)
 
@@ -170,17 +187,14 @@ class _Ready:
 
     def of(self, content: bytes, name: Path) -> Tensor:
         pillow = _pillow()
-        with ExitStack() as stack:
-            try:
-                image = stack.enter_context(pillow.open(io.BytesIO(content)))
+        try:
+            with pillow.open(io.BytesIO(content)) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise ValueError(f"{image.width}x{image.height} pixels are too many")
                 return self.of_image(image, name)
-            except SpecError:
-                raise
-            except Exception as error:  # whatever a decoder raises for a damaged file
-                reason = str(error).splitlines()[0][:80] if str(error) else type(error).__name__
-                raise StoreError(f"{name}: got a file that is no whole image ({reason})") from None
+        except Exception as error:  # whatever a decoder raises for a damaged file
+            reason = first_line(error, 80)
+            raise StoreError(f"{name}: got a file that is no whole image ({reason})") from None
 
     def of_array(self, array: Any, name: Path) -> Tensor:
         if self.side is None and array.shape[-1] == self.channels:
@@ -215,14 +229,10 @@ def cropped(image: Any, side: int, rule: Crop) -> Any:
     return square.resize((side, side), resample.LANCZOS)
 
 
-def write_pngs(folder: Path, parts: Iterable[Tensor]) -> int:
-    """uint8 (B, C, H, W) as 000000.png, ..., as they come; returns how many."""
-    done = 0
-    for part in parts:
-        for image in part:
-            write_bytes(folder / f"{done:06d}.png", png_of(image))
-            done += 1
-    return done
+def write_pngs(folder: Path, parts: Iterable[Tensor]) -> None:
+    """uint8 (B, C, H, W) as 000000.png, ..., in their order."""
+    for number, image in enumerate(chain.from_iterable(parts)):
+        write_bytes(folder / f"{number:06d}.png", png_of(image))
 
 
 def _pillow() -> Any:
@@ -233,12 +243,6 @@ def _pillow() -> Any:
             "images: reading image files needs the package Pillow; run `pip install pillow`"
         ) from None
     return Image
-
-
-def _limited(file: Path) -> Path:
-    if file.stat().st_size > MAX_FILE:
-        raise SpecError(f"{file}: got {file.stat().st_size} bytes, expected at most {MAX_FILE}")
-    return file
 
 
 def _size(image: Tensor) -> str:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from ld3.errors import StoreError
-from ld3.store import replacing
+from ld3.errors import StoreError, first_line
+from ld3.store import file_size, replacing
 
 MAX_WHOLE = 2**32  # bytes of an array that is read in one piece
 MAX_HEADER = 10_000  # bytes
@@ -27,7 +27,7 @@ MAX_HEADER = 10_000  # bytes
 
 @dataclass(frozen=True)
 class Array:
-    """One array of a file; its numbers stay there until they are asked for."""
+    """One array of a file; its numbers stay there until they are read."""
 
     path: Path
     name: str
@@ -45,9 +45,7 @@ class Array:
             raise StoreError(
                 f"{self.path}: got {self.name} of {self.nbytes} bytes, expected at most {MAX_WHOLE}"
             )
-        with _opened(self.path) as archive, archive.open(f"{self.name}.npy") as file:
-            _header(file, self.path, self.name)
-            flat = np.frombuffer(self._read(file, self.nbytes), self.dtype)
+        flat = np.frombuffer(next(self._parts([self.nbytes])), self.dtype)
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
 
     def rows(self, count: int) -> Iterator[NDArray[Any]]:
@@ -56,26 +54,25 @@ class Array:
             raise StoreError(f"{self.path}: got {self.name} in Fortran order, expected C order")
         inner = self.shape[1:]
         each = math.prod(inner) * self.dtype.itemsize
+        sizes = [min(count, self.shape[0] - first) for first in range(0, self.shape[0], count)]
+        for part in self._parts([size * each for size in sizes]):
+            yield np.frombuffer(part, self.dtype).reshape(-1, *inner)
+
+    def _parts(self, sizes: Iterable[int]) -> Iterator[bytes]:
+        """The bytes of the numbers, in parts of these sizes."""
         with _opened(self.path) as archive, archive.open(f"{self.name}.npy") as file:
             _header(file, self.path, self.name)
-            for first in range(0, self.shape[0], count):
-                size = min(count, self.shape[0] - first)
-                part = np.frombuffer(self._read(file, size * each), self.dtype)
-                yield part.reshape(size, *inner)
-
-    def _read(self, file: IO[bytes], size: int) -> bytes:
-        try:
-            content = file.read(size)
-        except (zipfile.BadZipFile, OSError, EOFError, ValueError, RuntimeError) as error:
-            raise _damaged(self.path, error) from None
-        except Exception as error:  # zlib.error is not a subclass of anything above
-            raise _damaged(self.path, error) from None
-        if len(content) != size:
-            raise StoreError(
-                f"{self.path}: got {len(content)} bytes of {self.name}, expected {size}; the file "
-                "is truncated: download it again"
-            )
-        return content
+            for size in sizes:
+                try:
+                    content = file.read(size)
+                except Exception as error:  # zlib.error is a subclass of nothing else
+                    raise _damaged(self.path, error) from None
+                if len(content) != size:
+                    raise StoreError(
+                        f"{self.path}: got {len(content)} bytes of {self.name}, expected {size}; "
+                        "the file is truncated: download it again"
+                    )
+                yield content
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -128,6 +125,7 @@ def write_rows(
 
 
 def _opened(path: Path) -> zipfile.ZipFile:
+    file_size(path)  # a pipe would never end
     try:
         return zipfile.ZipFile(path)
     except OSError as error:
@@ -152,5 +150,6 @@ def _header(file: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ...], bo
 
 
 def _damaged(path: Path, error: Exception) -> StoreError:
-    reason = (str(error).splitlines() or [type(error).__name__])[0][:100]
-    return StoreError(f"{path}: got a file that is no whole .npz ({reason}); download it again")
+    return StoreError(
+        f"{path}: got a file that is no whole .npz ({first_line(error)}); download it again"
+    )

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from ld3.errors import StoreError
+from ld3.errors import StoreError, first_line
+from ld3.store import file_size
 from ld3.zoo.checkpoints.pickled_values import mapping, read_bytes_value
 from ld3.zoo.checkpoints.pickles import Machine, Made
 from ld3.zoo.checkpoints.regions import BadFile, Region
@@ -26,13 +27,14 @@ Arrays = dict[str, NDArray[Any]]
 def read_pickled_arrays(path: Path) -> Arrays:
     """Arrays of nested dictionaries, their names joined by dots: `fid.mu`, `fid.sigma`, ..."""
     found: Arrays = {}
+    file_size(path)  # a pipe would never end
     try:
         with path.open("rb", buffering=0) as file:
             _collect(Machine(Region(file)).run(), "", file, found, 0)
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror or error}") from None
     except (BadFile, ValueError, TypeError, LookupError, RecursionError, EOFError) as error:
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+        reason = first_line(error, 120)
         raise StoreError(f"{path}: got no whole pickle of arrays ({reason})") from None
     return found
 

@@ -75,11 +75,7 @@ class Reference:
                 f"{named}: got {len(self.gaussian.mean)} features, but {net.name} gives "
                 f"{dimension}; give --features of the network that the reference was made with"
             )
-        if self.size is not None and self.size != size:
-            raise SpecError(
-                f"{named}: got images of {self.size[0]}x{self.size[1]}, but samples are "
-                f"{size[0]}x{size[1]}; give the reference of that resolution"
-            )
+        _check_size(self.source, self.size, size)
         return self
 
     def needed(self, metric: str) -> FeatureSet:
@@ -98,14 +94,33 @@ class Reference:
         return f"{self.source}{known}"
 
 
-def load_reference(path: Path, net: FeatureNet, cache: Cache, report: Report = silent) -> Reference:
-    """The reference at a path. Images are seen by `net`; their features are kept in the cache."""
+def _check_size(source: str, own: Size | None, samples: Size) -> None:
+    if own is not None and own != samples:
+        raise SpecError(
+            f"reference {source}: got images of {own[0]}x{own[1]}, but samples are "
+            f"{samples[0]}x{samples[1]}; give the reference of that resolution"
+        )
+
+
+def load_reference(
+    path: Path, net: FeatureNet, cache: Cache, report: Report = silent, size: Size | None = None
+) -> Reference:
+    """The reference at a path. Images are seen by `net`; the cache stores their features. Images of
+    another size than `size` are refused before that."""
     path = path.expanduser()
     if path.suffix == ".pkl":
         return _of_pickle(path)
     if path.suffix == ".npz":
         return _of_npz(path, net, cache, report)
-    return of_images(open_images(path, net.channels), net, cache, report)
+    images = open_images(path, net.channels)
+    if size is not None:
+        _check_size(path.name, _size_of(images), size)
+    return of_images(images, net, cache, report)
+
+
+def _size_of(images: ImageSet) -> Size:
+    first = next(images.parts(0, 1))
+    return first.shape[-2], first.shape[-1]
 
 
 def of_images(
@@ -114,10 +129,9 @@ def of_images(
     """Moments and features of images; a part at a time, so that memory does not grow."""
     features = _features_of(images, net, cache, report)
     moments = Moments.of(part for _, part in features.blocks())
-    first = next(images.parts(0, 1))
     return Reference(
         images.source.name, digest([images.digest, net.digest]), moments.gaussian, images.count,
-        (first.shape[-2], first.shape[-1]), net.digest, net.name, net.resize, crop, features,
+        _size_of(images), net.digest, net.name, net.resize, crop, features,
     )  # fmt: skip
 
 
@@ -131,8 +145,6 @@ def make_reference(
     with_features: bool = False,
 ) -> Reference:
     """Write the reference of images to an `.npz` with mu and sigma, which other tools read too."""
-    if images.count < 2:
-        raise SpecError(f"{images.source}: got {images.count} image, expected at least 2")
     found = of_images(images, net, cache, report, crop)
     assert found.features is not None and found.size is not None
     arrays: dict[str, Any] = {
@@ -184,6 +196,8 @@ def run_reference(
 
 
 def _features_of(images: ImageSet, net: FeatureNet, cache: Cache, report: Report) -> FeatureSet:
+    if images.count < 2:
+        raise SpecError(f"{images.source}: got {images.count} image, expected at least 2")
     key = {"images": images.digest, "features": net.digest}
     firsts = range(0, images.count, PART)
 
@@ -254,9 +268,15 @@ def _gaussian(path: Path, mu: Any, sigma: Any) -> Gaussian:
         raise SpecError(f"reference {path.name}: got {mu.dtype}, expected floating point")
     mean, cov = (torch.from_numpy(np.array(each, dtype=np.float64)) for each in (mu, sigma))
     if not bool(torch.isfinite(mean).all() and torch.isfinite(cov).all()):
-        raise SpecError(f"reference {path.name}: got numbers that are not finite")
+        raise SpecError(f"reference {path.name}: got numbers that are not finite; get it again")
     if (cov - cov.T).abs().max() > 1e-3 * cov.abs().max():
-        raise SpecError(f"reference {path.name}: got a sigma that is not symmetric")
+        raise SpecError(f"reference {path.name}: got a sigma that is not symmetric; get it again")
+    spread = cov.diagonal().clamp_min(0).sqrt()  # |c_ij| <= (c_ii c_jj)^{1/2}
+    if (cov.abs() - torch.outer(spread, spread)).max() > 1e-3 * cov.abs().max():
+        raise SpecError(
+            f"reference {path.name}: got a sigma that is no covariance (an entry is larger than "
+            "its variances allow); get it again"
+        )
     return Gaussian(mean, (cov + cov.T) / 2)
 
 
@@ -274,7 +294,7 @@ def _rows(array: Array) -> FeatureSet:
 
 
 def _about(path: Path, arrays: dict[str, Array]) -> dict[str, Any]:
-    """What a file of our own says about itself; nothing for files of others."""
+    """The description in a file of our own; nothing for files of others."""
     if ABOUT not in arrays:
         return {}
     try:

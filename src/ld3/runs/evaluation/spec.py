@@ -1,11 +1,11 @@
-"""What `ld3 evaluate` is asked to do, and the tables that it evaluates."""
+"""The options of `ld3 evaluate`, and the tables that it evaluates."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ld3.errors import SpecError, unknown
 from ld3.known_grids import METHODS, make_method
@@ -13,8 +13,9 @@ from ld3.metrics.inception import Resize
 from ld3.plan import Plan
 from ld3.runs.plans import known_table
 from ld3.runs.session import Session
-from ld3.runs.spec import Count, Settings, counted, listed, read_solver, solver_title, steps_of
+from ld3.runs.spec import Counts, Names, Settings, listed, read_solver, solver_title, steps_of
 from ld3.table import Table
+from ld3.zoo.loading import is_safe_to_open
 
 KEYS = {  # names of --metrics, and what SetMetrics calls them
     "fid": "frechet",
@@ -32,11 +33,11 @@ ACCURATE = "accurate"  # the name of the reference solution among plans and grid
 class EvaluateSpec(Settings):
     """`ld3 evaluate`; `what` are plans, known grids, or `accurate`."""
 
-    what: Annotated[tuple[str, ...], Field(min_length=1)] = (ACCURATE,)
-    solvers: Annotated[tuple[str, ...], Field(min_length=1)] = ("dpmpp",)
-    nfe: Annotated[tuple[Count, ...], Field(min_length=1)] = (5,)
+    what: Names = (ACCURATE,)
+    solvers: Names = ("dpmpp",)
+    nfe: Counts = (5,)
     samples: Annotated[int, Field(ge=40, le=10_000_000)] = 50_000
-    metrics: Annotated[tuple[str, ...], Field(min_length=1)] = ("fid",)
+    metrics: Names = ("fid",)
     data: Path | None = None
     features: Path | None = None
     resize: Resize | None = None
@@ -45,21 +46,6 @@ class EvaluateSpec(Settings):
     keep: Literal["png", "npz"] | None = None
     force: bool = False
     out: Path = Path("evaluate")
-
-    @field_validator("what", "solvers", "metrics", mode="before")
-    @classmethod
-    def _listed(cls, value: object) -> object:
-        return listed(value)
-
-    @field_validator("nfe", mode="before")
-    @classmethod
-    def _counted(cls, value: object) -> object:
-        return counted(value)
-
-    @field_validator("what", "solvers", "nfe", "metrics")
-    @classmethod
-    def _once(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(dict.fromkeys(value))
 
     @model_validator(mode="after")
     def _known(self) -> Self:
@@ -102,14 +88,15 @@ class Item:
 
 def with_plan(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options, with those of the first plan where none is given: model, guidance, dtype."""
-    words = [str(word) for word in listed(options.get("what") or [])]
-    files = [word for word in words if word.endswith(".json")]
-    if not files:
+    names = map(str, listed(options.get("what") or []))
+    file = next((name for name in names if name.endswith(".json")), None)
+    if file is None:
         return dict(options)
-    plan = Plan.load(files[0])
+    plan = Plan.load(file)
     own: dict[str, Any] = {"guidance": plan.model.guidance}
     if options.get("model") is None:
-        own |= {"model": plan.model.name, "dtype": plan.learned.spec.get("dtype")}
+        safe = is_safe_to_open(plan.model.name)  # else `open_task` needs the model itself
+        own |= {"model": plan.model.name if safe else "", "dtype": plan.learned.spec.get("dtype")}
         own["pipeline"] = plan.model.options
     given = {name: value for name, value in options.items() if value is not None}
     known = {name: value for name, value in own.items() if value is not None}
@@ -121,17 +108,17 @@ def with_plan(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def items_of(spec: EvaluateSpec, session: Session) -> list[Item]:
     """Plans as they are; grids with each solver and number of evaluations; the accurate run."""
-    model, items = session.model, list[Item]()
+    items = list[Item]()
     for name in spec.what:
         if name == ACCURATE:
-            reference = session.reference
-            table = reference.table(model.schedule, model.prediction)
+            reference, table = session.reference, session.table(session.reference)
             items.append(Item(name, solver_title(reference.make_solver()), reference.nfe, table))
         elif name in spec.plans:
             plan = Plan.load(name)
             if not spec.force:
-                plan.check_fits(model, session.loaded.digest)
-            items.append(Item(_short(name, spec.plans), _titled(plan), plan.nfe, plan.table()))
+                plan.check_fits(session.model, session.loaded.digest)
+            solver_name = f"{plan.solver.name}-{plan.solver.order}"
+            items.append(Item(_short(name, spec.plans), solver_name, plan.nfe, plan.table()))
         else:
             for solver in map(read_solver, spec.solvers):
                 for nfe in spec.nfe:
@@ -140,14 +127,9 @@ def items_of(spec: EvaluateSpec, session: Session) -> list[Item]:
     return items
 
 
-def _titled(plan: Plan) -> str:
-    return f"{plan.solver.name}-{plan.solver.order}"
-
-
 def _short(file: str, files: Sequence[str]) -> str:
     """The name of a plan's file; with its folder where it is not the only one of that name."""
     path = Path(file)
     alone = sum(Path(other).name == path.name for other in files) == 1
-    return (
-        path.name if alone and path.name != "plan.json" else str(Path(path.parent.name, path.name))
-    )
+    short = alone and path.name != "plan.json"
+    return path.name if short else str(Path(path.parent.name, path.name))

@@ -1,29 +1,20 @@
 """One setting changed at a time: a learning run with named changes, over solvers and seeds.
 
 All rows are scored alike: whatever a plan was learned with, its errors are to the same teacher, by
-the same distance, on the same held-out noise.
+the same distance, on the same held-out seeds.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from ld3.experiment import (
-    Curve,
-    Findings,
-    Panel,
-    ResultRow,
-    ResultTable,
-    Value,
-    Values,
-    merged,
-)
+from ld3.experiment import Curve, Findings, Panel, ResultTable, Value, Values
 from ld3.known_grids import make_method
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.learning_runs import (
-    RunRequest,
+    LearningOptions,
     class_subset,
     learn_all,
     learning_values,
@@ -35,28 +26,22 @@ from ld3.runs.experiments.scoring import (
     Scoring,
     better,
     check_metrics,
+    shown,
     title_of,
 )
 from ld3.runs.spec import Count, read_solver, solver_title
 
 Key = tuple[str, str, int]  # solver, change, evaluations
-OWN = ("x", "classes")  # options of a change that are not those of a run
+X = "x"  # place of a change on the axis
 
 
-class AblationOptions(BaseModel):
-    """`learn` are options of `ld3 learn`, `scoring` of `ld3 compare`; a change wins over `learn`.
+class AblationOptions(LearningOptions):
+    """A change wins over `learn`. It may have `x`, its place on the axis, and `classes`, the
+    conditions of its pairs."""
 
-    A change may have `x`, its place on the axis, and `classes`, the conditions of its pairs.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    learn: dict[str, Any]
-    scoring: dict[str, Any]
     changes: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     nfe: Annotated[tuple[Count, ...], Field(min_length=1)]
     solvers: tuple[str, ...] = ()  # none: that of `learn`
-    seeds: Annotated[int, Field(ge=1, le=20)] = 1
     show: tuple[str, ...] = ("distance",)
     against: tuple[str, ...] = ()  # known grids, `best hand-made` or `best known`
     axis: str = ""  # what x is; none: no curve
@@ -64,63 +49,57 @@ class AblationOptions(BaseModel):
     together: bool = False  # a last row over all changes
 
     def checked(self, context: Context) -> None:
-        context.compare_spec(self.scoring)
+        super().checked(context)
         check_metrics(self.show)
         for name in self.against:
             if name not in BEST:
                 make_method(name)
-        for solver in self.all_solvers(context):
-            for change in self.changes:
-                for nfe in self.nfe:
-                    one = self.request(context, solver, change, nfe, 0)
-                    if one.classes:
-                        class_subset(one.spec.model, one.classes)
+        for one, *_ in self.requests(context).values():
+            if one.classes:
+                class_subset(one.spec.model, one.classes)
 
-    def all_solvers(self, context: Context) -> list[str]:
+    def all_solvers(self, context: Context) -> Sequence[str]:
         """As `NAME:ORDER:VARIANT`."""
         if self.solvers:
-            return list(self.solvers)
+            return self.solvers
         solver = context.run_spec({**self.learn, "nfe": [self.nfe[0]]}).make_solver()
         return [":".join(map(str, filter(None, (solver.name, solver.order, solver.variant))))]
 
-    def request(
-        self, context: Context, solver: str, change: str, nfe: int, seed: int
-    ) -> RunRequest:
-        """The run of a change."""
-        options = merged(self.learn, self.changes[change])
-        classes = tuple(options.get("classes", ()))
-        plain = {name: value for name, value in options.items() if name not in OWN}
-        plain |= {"solver": solver, "order": None, "variant": None, "nfe": [nfe], "seed": seed}
-        name = f"{change}, {solver}, NFE {nfe}, seed {seed}"
-        return RunRequest(name, context.run_spec(plain), classes)
+    def wanted(self, context: Context) -> dict[Key, tuple[str, dict[str, Any]]]:
+        found = {}
+        for solver in self.all_solvers(context):
+            fixed = {"solver": solver, "order": None, "variant": None}
+            for change, options in self.changes.items():
+                own = {name: value for name, value in options.items() if name != X} | fixed
+                for nfe in self.nfe:
+                    name = f"{change}, {solver}, NFE {nfe}"
+                    found[solver, change, nfe] = (name, own | {"nfe": [nfe]})
+        return found
 
 
 def run_ablation(options: AblationOptions, context: Context) -> Findings:
     """A row for each solver and change, a column for each number of evaluations."""
     solvers = options.all_solvers(context)
-    keys = [(s, c, n) for s in solvers for c in options.changes for n in options.nfe]
-    requests = [options.request(context, *k, seed) for k in keys for seed in range(options.seeds)]
-    results = iter(learn_all(requests, context))
-    scoring = Scoring.of(context.compare_spec(options.scoring), context.report, context.ranks)
+    results = learn_all(options.requests(context), context)
+    scoring = Scoring.of(context.compare_spec(options.scoring), context)
     values: dict[Key, Values] = {}
-    for done, key in enumerate(keys):
-        context.report(f"scoring: {key[1]}", done, len(keys))
-        own = [next(results) for _ in range(options.seeds)]
+    for done, (key, own) in enumerate(results.items()):
+        context.report(f"scoring: {key[1]}", done, len(results))
         values[key] = scoring.values([learned.tuned for _, learned in own]) | learning_values(own)
         if "training" in options.show:
             values[key]["training"] = Value.over([training_distance(*one) for one in own])
-    for solver, name, nfe in [
-        (s, a, n) for s in solvers for a in options.against for n in options.nfe
-    ]:
-        values[solver, name, nfe] = scoring.known(name, read_solver(solver), nfe)
+    for solver in solvers:
+        for name in options.against:
+            for nfe in options.nfe:
+                values[solver, name, nfe] = scoring.known(name, read_solver(solver), nfe)
     _add_ratios(options, values)
-    shown = [key for key in options.show if any(key in found for found in values.values())]
+    keys = shown(options.show, values.values())
     return Findings(
-        tables=tuple(_table(options, solvers, values, key) for key in shown),
-        panels=tuple(_panel(options, s, values, key) for key in shown for s in solvers)
+        tables=tuple(_table(options, solvers, values, key) for key in keys),
+        panels=tuple(_panel(options, s, values, key) for key in keys for s in solvers)
         if options.axis
         else (),
-        notes=tuple(note for key in shown for note in _notes(options, solvers, values, key)),
+        notes=tuple(note for key in keys for note in _notes(options, solvers, values, key)),
         reference=scoring.session.reference.title,
     )
 
@@ -138,32 +117,25 @@ def _add_ratios(options: AblationOptions, values: Mapping[Key, Values]) -> None:
 def _table(
     options: AblationOptions, solvers: Sequence[str], values: Mapping[Key, Values], key: str
 ) -> ResultTable:
-    rows = []
+    several, rows = len(solvers) > 1, dict[tuple[str, ...], list[Value | None]]()
     for solver in solvers:
-        label = (solver_title(read_solver(solver)),) if len(solvers) > 1 else ()
+        label = (solver_title(read_solver(solver)),) * several
         for name in (*options.changes, *options.against):
-            cells = tuple(values[solver, name, nfe].get(key) for nfe in options.nfe)
-            rows.append(ResultRow(label=(*label, name), cells=cells))
+            rows[*label, name] = [values[solver, name, nfe].get(key) for nfe in options.nfe]
         if options.together:
-            over: list[Value | None] = []
-            for nfe in options.nfe:
-                found = [values[solver, name, nfe].get(key) for name in options.changes]
-                means = [value.value for value in found if value is not None]
-                over.append(Value.over(means) if means else None)
-            name = "all of them: mean ± deviation between"
-            rows.append(ResultRow(label=(*label, name), cells=tuple(over)))
+            columns = zip(*(rows[*label, name] for name in options.changes), strict=True)
+            known = [[value.value for value in column if value is not None] for column in columns]
+            over = [Value.over(means) if means else None for means in known]
+            rows[*label, "all of them: mean ± deviation between"] = over
     title = title_of(key)
     if key == "ratio":
         title = f"Distance relative to '{next(iter(options.changes))}'"
-    head = (*(["solver"] if len(solvers) > 1 else []), "what is changed")
-    return ResultTable(
-        title=title, head=(*head, *(f"NFE {nfe}" for nfe in options.nfe)), rows=tuple(rows),
-        best="" if options.together else better(key), groups=len(solvers) > 1,
-    )  # fmt: skip
+    head = [*["solver"] * several, "what is changed", *(f"NFE {nfe}" for nfe in options.nfe)]
+    return ResultTable.of(title, head, rows, "" if options.together else better(key), several)
 
 
 def _panel(options: AblationOptions, solver: str, values: Mapping[Key, Values], key: str) -> Panel:
-    at = {name: float(change["x"]) for name, change in options.changes.items() if "x" in change}
+    at = {name: float(change[X]) for name, change in options.changes.items() if X in change}
     curves = []
     for nfe in options.nfe:
         points = {x: _banded(values[solver, name, nfe].get(key)) for name, x in at.items()}

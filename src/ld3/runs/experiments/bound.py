@@ -5,50 +5,46 @@ from functools import partial
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from ld3.errors import SpecError
-from ld3.experiment import Curve, Findings, Panel, ResultRow, ResultTable, Value
-from ld3.known_grids import GRIDS, make_grid
+from ld3.experiment import Curve, Findings, Panel, ResultTable, Value
+from ld3.known_grids import GRIDS
 from ld3.metrics.bound import MAX_EXACT, Bound, Map, random_bounds, true_bound
 from ld3.models import Model, bind_network
 from ld3.runs.experiments.context import Context
-from ld3.runs.experiments.learning_runs import RunRequest, learn_all
+from ld3.runs.experiments.learning_runs import LearningOptions, learn_all
 from ld3.runs.experiments.scoring import Scoring
+from ld3.runs.plans import known_table
 from ld3.runs.session import table_key
 from ld3.runs.spec import Count
 from ld3.seeds import noise, seeds_for
-from ld3.table import Table, TunedSolver
+from ld3.table import Table
 from ld3.teacher import Teacher
 
 HELD_OUT = 32  # seeds on which the best known grid is picked
+Found = dict[str, list[dict[str, Any]]]  # by student, one per plan
 
 
-class BoundOptions(BaseModel):
-    """`learn` are options of `ld3 learn`; the teacher is UniPC-3 on the logSNR grid."""
+class BoundOptions(LearningOptions):
+    """The teacher is UniPC-3 on the logSNR grid."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    learn: dict[str, Any]
     radii: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=2)]
     nfe: Count = 7
     teacher_steps: Annotated[int, Field(ge=1, le=1000)] = 20
     samples: Annotated[int, Field(ge=2, le=10_000)] = 100
-    seeds: Annotated[int, Field(ge=1, le=20)] = 1
 
-    def checked(self, context: Context) -> None:
-        self.request(context, 0)
-
-    def request(self, context: Context, seed: int) -> RunRequest:
-        spec = context.run_spec({**self.learn, "nfe": [self.nfe], "seed": seed})
-        return RunRequest(f"{spec.solver}, NFE {self.nfe}, seed {seed}", spec)
+    def wanted(self, context: Context) -> dict[str, tuple[str, dict[str, Any]]]:
+        changes = {"nfe": [self.nfe]}
+        solver = context.run_spec({**self.learn, **changes}).solver
+        return {"learned": (f"{solver}, NFE {self.nfe}", changes)}
 
 
 def run_bound(options: BoundOptions, context: Context) -> Findings:
     """With random points in the ball, as the paper measures it, and with true preimages."""
-    requests = [options.request(context, seed) for seed in range(options.seeds)]
-    scoring_options = {"distance": requests[0].spec.distance, "held_out": HELD_OUT}
-    scoring = Scoring.of(context.compare_spec(scoring_options), context.report, context.ranks)
+    requests = options.requests(context)
+    scored = {"distance": requests["learned"][0].spec.distance, "held_out": HELD_OUT}
+    scoring = Scoring.of(context.compare_spec(scored | options.scoring), context)
     session = scoring.session
     model, d = session.model, torch.Size(session.model.shape).numel()
     if d > MAX_EXACT:
@@ -56,17 +52,14 @@ def run_bound(options: BoundOptions, context: Context) -> Findings:
             f"bound: got {context.model} with {d} dimensions, expected at most {MAX_EXACT}: whole "
             "Jacobians"
         )
-    results = learn_all(requests, context)
+    results = learn_all(requests, context)["learned"]
     run = results[0][0]
     best = scoring.best_grid(GRIDS, run.solver, run.steps)
-    grid = make_grid(best, model.schedule, run.steps)
     students = {
-        "learned": [learned.tuned for _, learned in results],
-        best: [TunedSolver(run.solver, grid)],
+        "learned": [session.table(learned.tuned) for _, learned in results],
+        best: [known_table(session, run.solver, run.steps, best)],
     }
-    teacher = _as_map(
-        model, Teacher(steps=options.teacher_steps).table(model.schedule, model.prediction)
-    )
+    teacher = _as_map(model, session.table(Teacher(steps=options.teacher_steps)))
     b = noise(seeds_for("bound", options.samples), model.shape, torch.float64)
 
     def measured(table: Table) -> dict[str, Any]:
@@ -80,11 +73,10 @@ def run_bound(options: BoundOptions, context: Context) -> Findings:
         radius, gap = true.bound.radius, true.bound.gap
         return gaps | {"radius": radius, "gap": gap, "kl": true.kl, "found": true.found}
 
-    found: dict[str, list[dict[str, Any]]] = {}
-    for done, (name, several) in enumerate(students.items()):
+    found: Found = {}
+    for done, (name, tables) in enumerate(students.items()):
         context.report(f"bound: {name}", done, len(students))
-        for tuned in several:
-            table = tuned.table(model.schedule, model.prediction)
+        for table in tables:
             key = {
                 **session.source, "samples": options.samples, "teacher": options.teacher_steps,
                 "radii": list(options.radii), "table": table_key(table),
@@ -100,39 +92,36 @@ def _as_map(model: Model, table: Table) -> Map:
     return lambda z: table.run(network, model.schedule.prior_std * z)
 
 
-def _findings(
-    options: BoundOptions, all_found: dict[str, list[dict[str, Any]]], d: int
-) -> Findings:
+def _findings(options: BoundOptions, all_found: Found, d: int) -> Findings:
     at = [r for r in options.radii if r > 0]
     terms = [Bound.of(r, d, 0.0) for r in at]
     curves = [
         Curve(name="r²/2", x=tuple(at), y=tuple(t.ball for t in terms)),
         Curve(name="r √(d+1)", x=tuple(at), y=tuple(t.shift for t in terms)),
     ]
-    rows, true = [], []
     for name, several in all_found.items():
         for found in several:
             gaps = tuple(g for r, g in zip(options.radii, found["gaps"], strict=True) if r > 0)
             curves.append(Curve(name=f"gap at random a: {name}", x=tuple(at), y=gaps))
-            for what in ("gap", "kl"):
-                label = f"{'gap at true a' if what == 'gap' else 'KL itself'}: {name}"
+            for what, label in (("gap", "gap at true a"), ("kl", "KL itself")):
                 if found.get(what, 0) > 0:
                     x, y = (found["radius"],), (found[what],)
-                    curves.append(Curve(name=label, x=x, y=y, style="points"))
-        over = [Value.over(list(gaps)) for gaps in zip(*(f["gaps"] for f in several), strict=True)]
-        rows.append(ResultRow(label=(name,), cells=tuple(over)))
-        true.append(ResultRow(label=(name,), cells=_exact(several, d), note="no preimages"))
-    random = ResultTable(
-        title="Gap E|C − C'| in nats, with a at random in the ball of radius r",
-        head=("student", *(f"r = {r:g}" for r in options.radii)), rows=tuple(rows),
-    )  # fmt: skip
-    exact = ResultTable(
-        title="With true preimages, in nats",
-        head=("student", "KL(q ‖ p)", "largest ‖a − b‖ = r", "gap", "bound", "preimages found"),
-        rows=tuple(true),
+                    curves.append(Curve(name=f"{label}: {name}", x=x, y=y, style="points"))
+    random = ResultTable.of(
+        "Gap E|C − C'| in nats, with a at random in the ball of radius r",
+        ("student", *(f"r = {r:g}" for r in options.radii)),
+        {
+            name: map(Value.over, zip(*(found["gaps"] for found in several), strict=True))
+            for name, several in all_found.items()
+        },
     )
-    learned = all_found["learned"]
-    radii = options.radii
+    exact = ResultTable.of(
+        "With true preimages, in nats",
+        ("student", "KL(q ‖ p)", "largest ‖a − b‖ = r", "gap", "bound", "preimages found"),
+        {name: _exact(several, d) for name, several in all_found.items()},
+        note="no preimages",
+    )
+    learned, radii = all_found["learned"], options.radii
     low, high = radii.index(min(radii)), radii.index(max(radii))
     falls = sum(f["gaps"][low] < f["gaps"][high] for f in learned)
     near, far = (statistics.fmean(f["gaps"][i] for f in learned) for i in (low, high))
@@ -153,12 +142,12 @@ def _findings(
     )
 
 
-def _exact(several: list[dict[str, Any]], d: int) -> tuple[Value | None, ...]:
+def _exact(several: list[dict[str, Any]], d: int) -> list[Value | None]:
     """KL, r, gap, bound and share found, over the seeds; nothing if one has no preimages."""
     if not all("kl" in found for found in several):
-        return (None,) * 5
-    bounds = [Bound.of(found["radius"], d, found["gap"]).total for found in several]
-    kl, radius, gap, share = (
-        [found[key] for found in several] for key in ("kl", "radius", "gap", "found")
-    )
-    return tuple(Value.over(column) for column in (kl, radius, gap, bounds, share))
+        return [None] * 5
+    rows = [
+        (f["kl"], f["radius"], f["gap"], Bound.of(f["radius"], d, f["gap"]).total, f["found"])
+        for f in several
+    ]
+    return [Value.over(column) for column in zip(*rows, strict=True)]

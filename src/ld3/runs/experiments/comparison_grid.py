@@ -4,38 +4,35 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from ld3.comparison import Comparison, Row
 from ld3.errors import SpecError
-from ld3.experiment import (
-    Curve,
-    Findings,
-    Panel,
-    ResultRow,
-    ResultTable,
-    Value,
-    Values,
-    merged,
-)
-from ld3.runs.compare.cells import CellResult, cells_of, find_cell
+from ld3.experiment import Curve, Findings, Frozen, Panel, ResultTable, Value, Values, merged
+from ld3.runs.compare.cells import CellResult, found_cells
 from ld3.runs.compare.spec import CompareSpec, kind_of
 from ld3.runs.experiments.context import Context
-from ld3.runs.experiments.scoring import LABELS, Scoring, better, capital, check_metrics, named
+from ld3.runs.experiments.scoring import (
+    LABELS,
+    Scoring,
+    better,
+    capital,
+    check_metrics,
+    named,
+    shown,
+)
 from ld3.runs.spec import solver_title
 
 Key = tuple[str, str, int]  # solver, method, evaluations
 NOT_RANKED = ("evaluations", "seconds", "ratio")
 
 
-class GridOptions(BaseModel):
+class GridOptions(Frozen):
     """`compare` are options of `ld3 compare`; `show` names metrics, one table each."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     compare: dict[str, Any]
     show: tuple[str, ...]
-    goal: dict[str, Any] = {}  # teacher options of what errors are taken to, if not the teacher
+    goal: dict[str, Any] = Field({})  # options of a teacher that errors are taken to instead
     best_baselines: bool = False  # show the best hand-made grid and the best baseline only
 
     def checked(self, context: Context) -> None:
@@ -57,27 +54,22 @@ def run_grid(options: GridOptions, context: Context) -> Findings:
     """One table per metric, one row per solver and method."""
     spec = context.compare_spec(options.compare)
     comparison = context.compared(spec)
-    scoring = Scoring.of(spec, context.report, context.ranks)
-    aimed = scoring
+    scoring = aimed = Scoring.of(spec, context)
     if options.goal:
-        aimed = scoring.to_teacher(
-            context.compare_spec(merged(options.compare, options.goal)).teacher
-        )
+        goal = context.compare_spec(merged(options.compare, options.goal)).teacher
+        aimed = scoring.to_teacher(goal)
     values = grid_values(spec, comparison, scoring, aimed)
     methods: Sequence[str] = spec.names
     if options.best_baselines:
         methods, values = _with_best(spec, values)
-    shown = [key for key in options.show if any(key in found for found in values.values())]
-    rows = _rows(comparison)
-    failed = {key for key, row in rows.items() if row.failed}
-    tables = [grid_table(spec, methods, values, key, options.label(key), failed) for key in shown]
-    panels = [p for key in shown for p in _panels(spec, methods, values, key, options.label(key))]
-    notes = [
-        note
-        for key in shown
-        if key not in NOT_RANKED
-        for note in first_places(spec, methods, values, key, options.label(key))
-    ]
+    failed = {key for key, row in _rows(comparison).items() if row.failed}
+    tables, panels, notes = list[ResultTable](), list[Panel](), list[str]()
+    for key in shown(options.show, values.values()):
+        label = options.label(key)
+        tables.append(grid_table(spec, methods, values, key, label, failed))
+        panels += _panels(spec, methods, values, key, label)
+        if key not in NOT_RANKED:
+            notes += first_places(spec, methods, values, key, label)
     return Findings(
         tables=tuple(tables), panels=tuple(panels), notes=tuple(notes),
         reference=scoring.session.reference.title,
@@ -90,9 +82,9 @@ def grid_values(
     """Of every method over its seeds: found in one session, scored by `aimed`; read from the
     cache, where the comparison left them."""
     found: dict[Key, list[CellResult]] = {}
-    for cell in cells_of(spec):
+    for cell, result in found_cells(scoring.session, spec):
         key = (solver_title(cell.solver), cell.method, cell.nfe)
-        found.setdefault(key, []).append(find_cell(scoring.session, spec, cell))
+        found.setdefault(key, []).append(result)
     rows, values = _rows(comparison), {}
     for key, several in found.items():
         spent = [float(one.evaluations + rows[key].teacher_evaluations) for one in several]
@@ -120,12 +112,10 @@ def _with_best(
     for solver in map(solver_title, spec.made_solvers):
         for nfe in spec.nfe:
             for group, names in groups.items():
-                finite = [n for n in names if "distance" in values[solver, n, nfe]]
-                if finite:
-                    best = min(finite, key=lambda n: values[solver, n, nfe]["distance"].value)
-                    found[solver, group, nfe] = named(values[solver, best, nfe], best)
-                else:
-                    found[solver, group, nfe] = {}
+                here = {n: values[solver, n, nfe] for n in names}
+                finite = {n: v["distance"].value for n, v in here.items() if "distance" in v}
+                best = min(finite, key=lambda n: finite[n], default="")
+                found[solver, group, nfe] = named(here[best], best) if best else {}
     return [*groups, *(n for n in spec.names if n not in baselines)], found
 
 
@@ -138,17 +128,19 @@ def grid_table(
     failed: set[Key],
 ) -> ResultTable:
     """Rows are solvers and methods, columns numbers of evaluations."""
-    rows = []
-    for solver in map(solver_title, spec.made_solvers):
-        for method in methods:
-            cells = tuple(values[solver, method, nfe].get(key) for nfe in spec.nfe)
-            lost = any((solver, method, nfe) in failed for nfe in spec.nfe)
-            note = "failed" if lost else ""
-            rows.append(ResultRow(label=(solver, method), cells=cells, note=note))
-    return ResultTable(
-        title=capital(label), head=("solver", "method", *(f"NFE {nfe}" for nfe in spec.nfe)),
-        rows=tuple(rows), best=better(key), groups=True,
-    )  # fmt: skip
+    rows = {
+        (solver, method): [values[solver, method, nfe].get(key) for nfe in spec.nfe]
+        for solver in map(solver_title, spec.made_solvers)
+        for method in methods
+    }
+    head = ("solver", "method", *(f"NFE {nfe}" for nfe in spec.nfe))
+    table = ResultTable.of(capital(label), head, rows, better(key), groups=True)
+    lost = {(solver, method) for solver, method, _ in failed}
+    noted = [
+        row.model_copy(update={"note": "failed"}) if row.label in lost else row
+        for row in table.rows
+    ]
+    return table.model_copy(update={"rows": tuple(noted)})
 
 
 def _panels(

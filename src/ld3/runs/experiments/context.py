@@ -1,7 +1,7 @@
 """Where an experiment takes place: its model, folders, device and number of processes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Context:
     data: Path | None = None  # what samples are compared with: see `ld3 evaluate`
     resize: str | None = None  # rule of the FID Inception
     device: str = "cpu"
+    network: Mapping[str, Any] = field(default_factory=dict)  # pipeline, dtype, batch, where given
     ranks: Ranks = ALONE
     engine_name: EngineName = "local"
     gpus_per_cell: float = 0.0
@@ -53,7 +54,7 @@ class Context:
         """Options of `ld3 compare` on this model."""
         fixed: dict[str, Any] = {
             "model": self.model, "out": self.out, "jobs": self.jobs, "device": self.device,
-            "engine": self.engine_name, "gpus_per_cell": self.gpus_per_cell,
+            "engine": self.engine_name, "gpus_per_cell": self.gpus_per_cell, **self.network,
         }  # fmt: skip
         if self.model not in zoo.SHIPPED:
             known = self.features is not None or self.data is not None
@@ -64,6 +65,5 @@ class Context:
 
     def run_spec(self, options: Mapping[str, Any]) -> RunSpec:
         """Options of `ld3 learn` on this model, or on the one they name."""
-        return RunSpec.read(
-            {"model": self.model, **options, "out": self.out, "device": self.device}
-        )
+        own = {"out": self.out, "device": self.device, **self.network}
+        return RunSpec.read({"model": self.model, **options, **own})

@@ -3,25 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
 from ld3.errors import SpecError
-from ld3.experiment import Findings, ResultRow, ResultTable, Values
-from ld3.runs.compare.cells import cells_of, find_cell
+from ld3.experiment import Findings, Frozen, ResultTable, Values
+from ld3.runs.compare.cells import found_cells
 from ld3.runs.compare.spec import CompareSpec, needs_of
 from ld3.runs.experiments.context import Context
-from ld3.runs.experiments.scoring import LABELS, Scoring, better, check_metrics, title_of
+from ld3.runs.experiments.scoring import LABELS, Scoring, better, check_metrics, shown, title_of
 from ld3.runs.spec import solver_title
 from ld3.table import TunedSolver
 
 Key = tuple[int, str, str]  # evaluations, learned for, used with
-WITH_COEFFICIENTS = ("ld3", "ddss-ggdm")  # coefficients belong to one solver
+WITH_COEFFICIENTS = ("ld3", "ddss-ggdm", "gs")  # coefficients belong to one solver
 
 
-class CrossSolverOptions(BaseModel):
+class CrossSolverOptions(Frozen):
     """`compare` are options of `ld3 compare` with one method; `show` names metrics."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     compare: dict[str, Any]
     show: tuple[str, ...] = ("distance",)
@@ -51,21 +47,21 @@ def run_cross_solver(options: CrossSolverOptions, context: Context) -> Findings:
     spec = context.compare_spec(options.compare)
     context.compared(spec)
     names = [solver_title(solver) for solver in spec.made_solvers]
-    scoring, cells = Scoring.of(spec, context.report, context.ranks), cells_of(spec)
+    scoring = Scoring.of(spec, context)
     found: dict[Key, list[TunedSolver | None]] = {}
-    for cell in cells:
-        tuned = find_cell(scoring.session, spec, cell).tuned
+    for cell, result in found_cells(scoring.session, spec):
         for used in spec.made_solvers:
             key = cell.nfe, solver_title(cell.solver), solver_title(used)
-            found.setdefault(key, []).append(tuned and TunedSolver(used, tuned.grid))
+            own = result.tuned and TunedSolver(used, result.tuned.grid)
+            found.setdefault(key, []).append(own)
     values = {}
     for done, (key, several) in enumerate(found.items()):
         context.report(f"scoring: {key[1]} with {key[2]}", done, len(found))
         values[key] = scoring.values(several)
-    shown = [key for key in options.show if any(key in one for one in values.values())]
+    keys = shown(options.show, values.values())
     return Findings(
-        tables=tuple(_table(spec, names, values, key) for key in shown),
-        notes=tuple(_note(spec, names, values, key) for key in shown),
+        tables=tuple(_table(spec, names, values, key) for key in keys),
+        notes=tuple(_note(spec, names, values, key) for key in keys),
         reference=scoring.session.reference.title,
     )
 
@@ -73,18 +69,13 @@ def run_cross_solver(options: CrossSolverOptions, context: Context) -> Findings:
 def _table(
     spec: CompareSpec, names: Sequence[str], values: Mapping[Key, Values], key: str
 ) -> ResultTable:
-    rows = [
-        ResultRow(
-            label=(str(nfe), own), note="not finite",
-            cells=tuple(values[nfe, own, used].get(key) for used in names),
-        )
+    head = ("NFE", "learned for", *(f"used with {name}" for name in names))
+    rows = {
+        (str(nfe), own): [values[nfe, own, used].get(key) for used in names]
         for nfe in spec.nfe
         for own in names
-    ]  # fmt: skip
-    head = ("NFE", "learned for", *(f"used with {name}" for name in names))
-    return ResultTable(
-        title=title_of(key), head=head, rows=tuple(rows), best=better(key), groups=True
-    )
+    }
+    return ResultTable.of(title_of(key), head, rows, better(key), groups=True, note="not finite")
 
 
 def _note(spec: CompareSpec, names: Sequence[str], values: Mapping[Key, Values], key: str) -> str:

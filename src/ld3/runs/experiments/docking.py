@@ -8,20 +8,20 @@ complexes and learning seeds, because complexes differ far more than noise does.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from ld3.errors import SpecError
-from ld3.experiment import Findings, ResultRow, ResultTable, Value
+from ld3.experiment import Findings, Frozen, ResultTable, Value
 from ld3.metrics.bootstrap import Weights, mean, ratio
 from ld3.metrics.docking import SUCCESS, success_rate, symmetric_rmsd, top_rmsd
 from ld3.models import bind_network, start
 from ld3.report.poses import draw_poses
-from ld3.runs.compare.cells import cells_of, find_cell, table_of
+from ld3.runs.compare.cells import found_cells
 from ld3.runs.compare.run import compare_session, run_compare, write_files
 from ld3.runs.compare.spec import CompareSpec, kind_of
 from ld3.runs.experiments.context import Context
@@ -38,10 +38,8 @@ TEACHER, REFERENCE = "teacher", "reference"
 ERRORS = {"error": "RMSD", "median": "median RMSD", "near": f"% below {SUCCESS:g} A"}
 
 
-class DockingOptions(BaseModel):
+class DockingOptions(Frozen):
     """`compare` are options of `ld3 compare`; `complexes` names models, none: the one given."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     compare: dict[str, Any]
     complexes: tuple[str, ...] = ()
@@ -65,13 +63,6 @@ class DockingOptions(BaseModel):
         return place.compare_spec({**self.compare, **own})
 
 
-class Poses(NamedTuple):
-    """What a table makes of held-out noise."""
-
-    atoms: Tensor  # (B, n, 3)
-    confidence: Tensor | None  # (B,)
-
-
 def run_docking(options: DockingOptions, context: Context) -> Findings:
     """Errors from the same noise, success of ranked poses, and poses drawn."""
     tables, notes, images = [], [], []
@@ -80,17 +71,18 @@ def run_docking(options: DockingOptions, context: Context) -> Findings:
         names = []
         for number, place in enumerate(options.places(context)):
             spec = options.spec(place, solver)
-            write_files(run_compare(spec, context.report), context.folder / _folder(spec))
+            title = solver_title(spec.made_solvers[0])
+            name = spec.model.rpartition(":")[2].replace("/", "-")
+            write_files(run_compare(spec, context.report), context.folder / f"{name}-{title}")
             session = compare_session(spec, context.report)
             names.append(_docking(session).ligand.name)
             values = complex_values(session, spec, options.poses)
             for method, own in values.items():
                 found.setdefault(method, []).append(own)
             if number == 0:
-                title = solver_title(spec.made_solvers[0])
                 images.append(f"{title}-poses.png")
                 _draw(session, spec, context.folder / images[-1])
-        title = f"{solver_title(spec.made_solvers[0])}, {spec.nfe[0]} steps"
+        title = f"{title}, {spec.nfe[0]} steps"
         tables += [error_table(title, found), ranked_table(title, found)]
         notes.append(verdict(title, found, len(names)))
     first = f"Complexes: {', '.join(names)}. Poses drawn are of the first."
@@ -102,12 +94,10 @@ def run_docking(options: DockingOptions, context: Context) -> Findings:
 
 def complex_values(session: Session, spec: CompareSpec, poses: int) -> dict[str, dict[str, Any]]:
     """By method: each metric, one value per seed; and RMSDs to the teacher, for a verdict."""
-    model = session.model
-    own = {TEACHER: [session.teacher.table(model.schedule, model.prediction)]}
-    for cell in cells_of(spec):
-        tuned = find_cell(session, spec, cell).tuned
-        if tuned is not None:
-            own.setdefault(cell.method, []).append(table_of(session, tuned))
+    own = {TEACHER: [session.table(session.teacher)]}
+    for cell, result in found_cells(session, spec):
+        if result.tuned is not None:
+            own.setdefault(cell.method, []).append(session.table(result.tuned))
     found = {}
     for method, several in own.items():
         each = [table_values(session, table, spec.held_out, poses) for table in several]
@@ -124,24 +114,23 @@ def table_values(session: Session, table: Table, held_out: int, poses: int) -> d
     }  # fmt: skip
 
     def make() -> dict[str, float]:
-        made, symmetries = poses_of(session, table, held_out), model.ligand.symmetries
+        atoms, confidence = poses_of(session, table, held_out)
+        symmetries = model.ligand.symmetries
         values: dict[str, float] = {}
         for name, target in (
             ("teacher", session.held_out(held_out).target), ("reference", session.exact(held_out)),
         ):  # fmt: skip
-            rmsd = symmetric_rmsd(made.atoms, target, symmetries)
+            rmsd = symmetric_rmsd(atoms, target, symmetries)
             values |= {
                 f"error_{name}": float(rmsd.mean()), f"median_{name}": float(rmsd.median()),
                 f"near_{name}": 100 * success_rate(rmsd),
             }  # fmt: skip
-        if model.crystal is not None and made.confidence is not None:
+        if model.crystal is not None and confidence is not None:
+            rmsd = symmetric_rmsd(atoms, model.crystal, symmetries)
             whole = held_out // poses * poses
-            rmsd = symmetric_rmsd(made.atoms, model.crystal, symmetries)
+            rmsd, order = (each[:whole].view(-1, poses) for each in (rmsd, confidence))
             for k in RANKED:
-                best = top_rmsd(
-                    rmsd[:whole].view(-1, poses), made.confidence[:whole].view(-1, poses), k
-                )
-                values[f"top_{k}"] = 100 * success_rate(best)
+                values[f"top_{k}"] = 100 * success_rate(top_rmsd(rmsd, order, k))
         return values
 
     found: dict[str, float] = session.cache.json("scores", key, make)
@@ -149,8 +138,8 @@ def table_values(session: Session, table: Table, held_out: int, poses: int) -> d
 
 
 @torch.no_grad()
-def poses_of(session: Session, table: Table, count: int) -> Poses:
-    """Poses from held-out noise, with their confidence."""
+def poses_of(session: Session, table: Table, count: int) -> tuple[Tensor, Tensor | None]:
+    """Poses from held-out seeds (B, n, 3), and their confidence (B,) if the model ranks."""
     model = _docking(session)
     atoms, ranks = [], []
     for seeds in batches(seeds_for("held-out", count), session.batch):
@@ -159,7 +148,7 @@ def poses_of(session: Session, table: Table, count: int) -> Poses:
         x = table.run(network, x, space_of(model))
         atoms.append(model.decode(x))
         ranks += [model.confidence(x)] if model.confidence is not None else []
-    return Poses(torch.cat(atoms), torch.cat(ranks) if ranks else None)
+    return torch.cat(atoms), torch.cat(ranks) if ranks else None
 
 
 def matrix(several: Sequence[Mapping[str, Sequence[float]]], key: str) -> np.ndarray:
@@ -178,16 +167,12 @@ def error_table(title: str, found: Mapping[str, Any]) -> ResultTable:
     """Poses against those of the teacher and of the reference, from the same noise."""
     keys = [f"{key}_{to}" for to in (TEACHER, REFERENCE) for key in ERRORS]
     head = [f"{label}, {to}" for to in (TEACHER, REFERENCE) for label in ERRORS.values()]
-    rows = []
-    for method, several in found.items():
-        cells: list[Value | None] = [value_of(several, key) for key in keys]
-        if method == TEACHER:
-            cells[:3] = [None] * 3  # to itself
-        rows.append(ResultRow(label=(method,), cells=tuple(cells)))
-    return ResultTable(
-        title=f"RMSD in A to the teacher's and the reference's pose from the same noise, {title}",
-        head=("method", *head), rows=tuple(rows),
-    )  # fmt: skip
+    rows: dict[str, list[Value | None]] = {
+        method: [value_of(several, key) for key in keys] for method, several in found.items()
+    }
+    rows[TEACHER][:3] = [None] * 3  # to itself
+    title = f"RMSD in A to the teacher's and the reference's pose from the same noise, {title}"
+    return ResultTable.of(title, ("method", *head), rows)
 
 
 def ranked_table(title: str, found: Mapping[str, Any]) -> ResultTable | None:
@@ -195,12 +180,9 @@ def ranked_table(title: str, found: Mapping[str, Any]) -> ResultTable | None:
     keys = [f"top_{k}" for k in RANKED]
     if not all(key in own for several in found.values() for own in several for key in keys):
         return None
-    rows = [
-        ResultRow(label=(method,), cells=tuple(value_of(several, key) for key in keys))
-        for method, several in found.items()
-    ]
+    rows = {method: [value_of(several, key) for key in keys] for method, several in found.items()}
     head = ("method", *(f"top-{k}, % below {SUCCESS:g} A" for k in RANKED))
-    return ResultTable(title=f"Ranked poses, {title}", head=head, rows=tuple(rows))
+    return ResultTable.of(f"Ranked poses, {title}", head, rows)
 
 
 def verdict(title: str, found: Mapping[str, Any], complexes: int) -> str:
@@ -227,15 +209,14 @@ def verdict(title: str, found: Mapping[str, Any], complexes: int) -> str:
 
 
 def _draw(session: Session, spec: CompareSpec, path: Path) -> None:
-    """Poses of the teacher, the first method and the last learned one, from two noises: one of
+    """Poses of the teacher, the first method and the last learned one, from two seeds: one of
     median gain, and the one of largest gain among those that stay near the teacher."""
     model, shown = _docking(session), {TEACHER: session.held_out(spec.held_out).target}
     learned = [method for method in spec.names if kind_of(method) == "learned"]
     for method in (spec.names[0], *learned[-1:]):
-        cell = next(cell for cell in cells_of(spec) if cell.method == method)
-        tuned = find_cell(session, spec, cell).tuned
-        if tuned is not None:
-            shown[method] = poses_of(session, table_of(session, tuned), spec.held_out).atoms
+        _, result = next(found_cells(session, spec, method))
+        if result.tuned is not None:
+            shown[method], _ = poses_of(session, session.table(result.tuned), spec.held_out)
     names = list(shown)[1:]
     rmsd = {n: symmetric_rmsd(shown[n], shown[TEACHER], model.ligand.symmetries) for n in names}
     gain = rmsd[names[0]] - rmsd[names[-1]]
@@ -259,9 +240,3 @@ def _docking(session: Session) -> DockingModel:
             "the page on docking"
         )
     return cast(DockingModel, session.model)
-
-
-def _folder(spec: CompareSpec) -> str:
-    """Of the comparison of one complex with one solver."""
-    name = spec.model.rpartition(":")[2].replace("/", "-")
-    return f"{name}-{solver_title(spec.made_solvers[0])}"

@@ -5,17 +5,17 @@ nearby, and the distribution of the samples is what counts.
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from ld3.errors import SpecError
-from ld3.experiment import Curve, Findings, Panel, ResultRow, ResultTable, Value
+from ld3.experiment import Curve, Findings, Panel, ResultTable, Value
 from ld3.grids import TimeGrid, knots
 from ld3.known_grids import make_grid
 from ld3.metrics.fidelity import rmse
 from ld3.models import Model, bind
 from ld3.runs.experiments.context import Context
-from ld3.runs.experiments.learning_runs import RunRequest, learn_all
+from ld3.runs.experiments.learning_runs import LearningOptions, learn_all
 from ld3.sampling import integrate, trajectory
 from ld3.seeds import noise, seeds_for
 from ld3.solvers import Solver, make_solver
@@ -26,28 +26,21 @@ TRIED = 401  # points of a ball, to find the best start in it
 EDGES = torch.linspace(-2.5, 2.5, 61, dtype=torch.float64, device="cpu")  # of the histograms
 
 
-class IllustrationOptions(BaseModel):
-    """`learn` are options of `ld3 learn`; a radius of 0 is hard forcing."""
+class IllustrationOptions(LearningOptions):
+    """A radius of 0 is hard forcing."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    learn: dict[str, Any]
     radii: Annotated[tuple[Annotated[float, Field(ge=0)], ...], Field(min_length=2)]
     nfe: Annotated[int, Field(ge=1, le=20)] = 3
-    seeds: Annotated[int, Field(ge=1, le=20)] = 1
     paths: Annotated[int, Field(ge=2, le=100)] = 9
     samples: Annotated[int, Field(ge=10, le=100_000)] = 2000
 
-    def checked(self, context: Context) -> None:
-        for radius in self.radii:
-            self.request(context, radius, 0)
-
-    def request(self, context: Context, radius: float, seed: int) -> RunRequest:
+    def wanted(self, context: Context) -> dict[float, tuple[str, dict[str, Any]]]:
         """r = gamma d / NFE^2 with d = 1."""
-        forcing = {"gamma": radius * self.nfe**2, "rate_noise": 1.0 if radius > 0 else 0.0}
-        recipe = {**self.learn.get("recipe", {}), **forcing}
-        options = {**self.learn, "recipe": recipe, "nfe": [self.nfe], "seed": seed}
-        return RunRequest(f"r = {radius:g}, seed {seed}", context.run_spec(options))
+        found: dict[float, tuple[str, dict[str, Any]]] = {}
+        for radius in self.radii:
+            forcing = {"gamma": radius * self.nfe**2, "rate_noise": 1.0 if radius > 0 else 0.0}
+            found[radius] = (f"r = {radius:g}", {"recipe": forcing, "nfe": [self.nfe]})
+        return found
 
 
 def run_illustration(options: IllustrationOptions, context: Context) -> Findings:
@@ -55,37 +48,30 @@ def run_illustration(options: IllustrationOptions, context: Context) -> Findings
     model = load_model(context.model, context.device).model
     if tuple(model.shape) != (1,):
         raise SpecError(f"illustration: got samples of shape {tuple(model.shape)}, expected (1,)")
-    keys = [(radius, seed) for radius in options.radii for seed in range(options.seeds)]
-    requests = [options.request(context, *key) for key in keys]
-    results = learn_all(requests, context)
-    plans = {key: learned.tuned for key, (_, learned) in zip(keys, results, strict=True)}
+    results = learn_all(options.requests(context), context)
     fine = make_grid("uniform", model.schedule, FINE)
     z = noise(seeds_for("illustration", options.samples), (1,), torch.float64)
     exact = _end(model, make_solver("unipc"), fine, z)
     shown = torch.linspace(-2.2, 2.2, options.paths, dtype=torch.float64)[:, None]
-    panels = []
-    densities = [_density("teacher", exact)]
-    rows = []
-    for radius in options.radii:
+    panels, densities = list[Panel](), [_density("teacher", exact)]
+    rows: dict[str, list[Value]] = {}
+    for radius, several in results.items():
         numbers = []
-        for seed in range(options.seeds):
-            solver, grid = plans[radius, seed].solver, plans[radius, seed].grid
+        for seed, (_, learned) in enumerate(several):
+            solver, grid = learned.tuned.solver, learned.tuned.grid
             student = _end(model, solver, grid, z)
             near = _nearest(model, solver, grid, z, exact, radius)
             moved = _end(model, solver, grid, near)
-            numbers.append((_rms(student, exact), _rms(moved, exact), _divergence(exact, student)))
+            errors = (float(rmse(one.T, exact.T)) for one in (student, moved))
+            numbers.append((*errors, _divergence(exact, student)))
             if seed == 0:
                 panels.append(_paths(model, solver, grid, fine, shown, radius))
                 densities.append(_density(_forcing(radius), student))
-        cells = tuple(Value.over([one[c] for one in numbers]) for c in range(3))
-        rows.append(ResultRow(label=(_forcing(radius),), cells=cells))
+        rows[_forcing(radius)] = [Value.over(column) for column in zip(*numbers, strict=True)]
     samples_panel = Panel(title="samples", x="x at t = 0", y="density", curves=tuple(densities))
-    table = ResultTable(
-        title=f"Root mean square error over {options.samples} samples, {options.nfe} evaluations",
-        head=("learned with", "same noise", "best noise in the ball", "KL of the histograms"),
-        rows=tuple(rows),
-        best="lower",
-    )
+    title = f"Root mean square error over {options.samples} samples, {options.nfe} evaluations"
+    head = ("learned with", "same noise", "best noise in the ball", "KL of the histograms")
+    table = ResultTable.of(title, head, rows, "lower")
     return Findings(tables=(table,), panels=(*panels, samples_panel))
 
 
@@ -130,11 +116,6 @@ def _paths(
         curves.append(Curve(name="teacher", x=times, y=tuple(exact.tolist()), style="thin"))
         curves.append(Curve(name=_forcing(radius), x=at, y=tuple(own.tolist())))
     return Panel(title=_forcing(radius), x="time t", y="x", curves=tuple(curves))
-
-
-def _rms(a: Tensor, b: Tensor) -> float:
-    """Over all samples, (B, 1)."""
-    return float(rmse(a.T, b.T))
 
 
 def _histogram(samples: Tensor) -> Tensor:

@@ -4,15 +4,18 @@ Every run is :func:`ld3.runs.run.learn_run`, stored in the cache beside those of
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ld3 import zoo
 from ld3.errors import SpecError
-from ld3.experiment import Value, Values
+from ld3.experiment import Frozen, Value, Values, merged
 from ld3.metrics.fidelity import per_sample
 from ld3.runs.cache import Cache
 from ld3.runs.engines import check_alone
@@ -31,6 +34,7 @@ SESSION = {
     "gradient_free",
 }  # fmt: skip
 """The options that a session depends on; its teacher is set for each run."""
+Result = tuple[Run, Learned]
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,36 @@ class RunRequest:
     classes: tuple[int, ...] = ()  # conditions of a shipped model; none: all ten
 
 
+class LearningOptions(Frozen):
+    """`learn` are options of `ld3 learn`, `scoring` of `ld3 compare`; each run is learned with
+    `seeds` random seeds."""
+
+    learn: dict[str, Any]
+    scoring: dict[str, Any] = Field({})
+    seeds: Annotated[int, Field(ge=1, le=20)] = 1
+
+    @abstractmethod
+    def wanted(self, context: Context) -> dict[Any, tuple[str, dict[str, Any]]]:
+        """By key: the name of a run, and the options that it changes in `learn`."""
+
+    def requests(self, context: Context) -> dict[Any, list[RunRequest]]:
+        """One per seed, by the keys of :meth:`wanted`."""
+        requests: dict[Any, list[RunRequest]] = {}
+        for key, (name, changes) in self.wanted(context).items():
+            options = merged(self.learn, changes)
+            classes = tuple(options.pop("classes", ()))
+            requests[key] = [
+                RunRequest(f"{name}, seed {s}", context.run_spec({**options, "seed": s}), classes)
+                for s in range(self.seeds)
+            ]
+        return requests
+
+    def checked(self, context: Context) -> None:
+        """Wrong options are a :class:`SpecError` before any work."""
+        context.compare_spec(self.scoring)
+        self.requests(context)
+
+
 @dataclass(frozen=True)
 class Sessions:
     """One session per model and distance; runs share its pairs."""
@@ -50,41 +84,42 @@ class Sessions:
     ranks: Ranks = ALONE
 
     def make_run(self, request: RunRequest, report: Report = silent) -> Run:
-        spec = request.spec
-        (nfe,) = spec.nfe
-        teacher = spec.make_preset(nfe).teacher
-        reference = reference_for(teacher, spec.reference_steps)
-        session = self._session(request).with_teacher(teacher, reference).reporting(report)
-        run = make_run(spec, session, nfe)
-        return run.stored(spec.out / "cache" / "learned" / digest(run.key))
-
-    def _session(self, request: RunRequest) -> Session:
+        """A run with its folder in the cache."""
         spec, classes = request.spec, request.classes
+        nfe = max(spec.nfe)  # of several, a number of passes chooses one
+        teacher = spec.make_preset(nfe).teacher
         key = digest([spec.model_dump(mode="json", include=SESSION), classes])
         if key not in self.opened:
             model = class_subset(spec.model, classes, spec.device) if classes else None
-            (nfe, *_) = spec.nfe
-            session = open_session(
-                spec, spec.make_preset(nfe).teacher,
-                Cache.open(spec.out / "cache", ranks=self.ranks), model=model,
+            self.opened[key] = open_session(
+                spec, teacher, Cache.open(spec.out / "cache", ranks=self.ranks), model=model,
                 gradients=not spec.gradient_free,
             )  # fmt: skip
-            self.opened[key] = session.at_guidance(spec.guidances[0])
-        return self.opened[key]
+        reference = reference_for(teacher, spec.reference_steps)
+        session = self.opened[key].with_teacher(teacher, reference).reporting(report)
+        return in_cache(make_run(spec, session, nfe), spec)
+
+
+def in_cache(run: Run, spec: RunSpec) -> Run:
+    """A run with its folder beside those of `ld3 compare`."""
+    return run.stored(spec.out / "cache" / "learned" / digest(run.key))
 
 
 _SESSIONS = Sessions()  # of a worker process
 
 
-def learn_all(requests: Sequence[RunRequest], context: Context) -> list[tuple[Run, Learned]]:
-    """All runs, in order; finished ones are read."""
-    report, ahead = context.report, context.engine
-    unique = list({(r.spec.model_dump_json(), r.classes): r for r in requests}.values())
+def learn_all(
+    requests: Mapping[Any, Iterable[RunRequest]], context: Context
+) -> dict[Any, list[Result]]:
+    """All runs by key; finished ones are read."""
+    every = [(key, request) for key, several in requests.items() for request in several]
+    report, ahead, total = context.report, context.engine, len(every)
+    unique = list({(r.spec.model_dump_json(), r.classes): r for _, r in every}.values())
     if ahead is not None and len(unique) > 1:
         check_alone(ahead, context.ranks)
         ahead(_work, unique, lambda request: f"runs: {request.name}", report)
-    sessions, results, total = Sessions(ranks=context.ranks), [], len(requests)
-    for done, request in enumerate(requests):
+    sessions, results = Sessions(ranks=context.ranks), dict[Any, list[Result]]()
+    for done, (key, request) in enumerate(every):
 
         def inside(
             what: str, part: int, of: int, name: str = request.name, done: int = done
@@ -92,7 +127,7 @@ def learn_all(requests: Sequence[RunRequest], context: Context) -> list[tuple[Ru
             report(f"runs: {name}, {what}, {100 * part // max(of, 1)} %", done, total)
 
         run = sessions.make_run(request, inside)
-        results.append((run, learn_run(run)))
+        results.setdefault(key, []).append((run, learn_run(run)))
     report(f"runs: all {total} done", total, total)
     return results
 
@@ -101,17 +136,11 @@ def _work(request: RunRequest) -> None:
     learn_run(_SESSIONS.make_run(request))
 
 
-def learning_values(results: Sequence[tuple[Run, Learned]]) -> Values:
+def learning_values(results: Sequence[Result]) -> Values:
     """Metrics of the runs themselves, over seeds."""
-    spent = [
-        learned.evaluations
-        + len(run.scales) * run.preset.teacher.nfe * (run.preset.train + run.preset.valid)
-        for run, learned in results
-    ]
-    values = {
-        "evaluations": Value.over([float(count) for count in spent]),
-        "seconds": Value.over([learned.seconds for _, learned in results]),
-    }
+    spent = [float(learned.evaluations + run.teacher_evaluations) for run, learned in results]
+    seconds = [learned.seconds for _, learned in results]
+    values = {"evaluations": Value.over(spent), "seconds": Value.over(seconds)}
     losses = [learned.validation for _, learned in results]
     if all(math.isfinite(loss) for loss in losses):
         values["validation"] = Value.over(losses)
@@ -120,8 +149,7 @@ def learning_values(results: Sequence[tuple[Run, Learned]]) -> Values:
 
 def training_distance(run: Run, learned: Learned) -> float:
     """Mean distance to the teacher on the pairs that a run learned from."""
-    session = run.session
-    table = learned.tuned.table(session.model.schedule, session.model.prediction)
+    session, table = run.session, run.session.table(learned.tuned)
     pairs = session.training(run.preset.train, run.seed)
     key = {**session.identity, "training": [len(pairs), run.seed], "table": table_key(table)}
 
@@ -135,7 +163,7 @@ def training_distance(run: Run, learned: Learned) -> float:
 
 @dataclass(frozen=True)
 class ClassSubset(ClassModel):
-    """A shipped model whose seeds ask for some of its classes only, in turn."""
+    """A shipped model whose seeds have some of its classes only, in turn."""
 
     classes: tuple[int, ...] = ()
 
@@ -155,6 +183,5 @@ def class_subset(name: str, classes: Sequence[int], device: str = "cpu") -> Clas
     model = zoo.load(name, device)
     if not isinstance(model, ClassModel):
         raise SpecError(f"classes: got the model {name}, which has none, expected one with classes")
-    parts = {part.name: getattr(model, part.name) for part in fields(ClassModel)}
-    parts["digest"] = digest([zoo.SHIPPED[name].digest, list(classes)])
-    return ClassSubset(**parts, classes=tuple(classes))
+    own = digest([zoo.SHIPPED[name].digest, list(classes)])
+    return ClassSubset(**vars(replace(model, digest=own)), classes=tuple(classes))

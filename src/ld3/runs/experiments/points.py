@@ -4,15 +4,14 @@ from collections.abc import Mapping
 
 from ld3.distances import DISTANCES
 from ld3.errors import SpecError, unknown
-from ld3.experiment import Findings, ResultRow, ResultTable, Value, Values
+from ld3.experiment import Findings, ResultTable, Value, Values
 from ld3.images import is_cloud
-from ld3.runs.compare.cells import cells_of, find_cell
+from ld3.runs.compare.cells import found_cells
 from ld3.runs.compare.methods import LEARNED
-from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.experiments.comparison_grid import GridOptions, run_grid
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.sample_images import draw_methods
-from ld3.runs.experiments.scoring import LABELS, Scoring, better, capital
+from ld3.runs.experiments.scoring import Scoring, better, capital, title_of
 from ld3.table import TunedSolver
 
 NAMES = {"l2": "mean squared error", "chamfer": "Chamfer distance"}
@@ -43,48 +42,41 @@ class PointsOptions(GridOptions):
 def run_points(options: PointsOptions, context: Context) -> Findings:
     """Table 9, the teacher's own metrics, Figure 8, and a table for each distance."""
     spec = context.compare_spec(options.compare)
-    scoring = Scoring.of(spec, context.report, context.ranks)
+    scoring = Scoring.of(spec, context)
     session = scoring.session
     if not is_cloud(session.held_out(2).target):
         raise SpecError(f"points: got {session.loaded.name}, expected a model of point clouds")
     found = run_grid(options, context)
     shown = (spec.names[0], options.learned)
     images = draw_methods(spec, session, options.clouds, context.own_folder, shown)
-    tables = [*found.tables, *_teacher_table(scoring, options.show)]
-    notes = list(found.notes)
-    if len(options.learn_with) > 1:
-        more, said = _learn_with(options, context)
-        tables, notes = [*tables, *more], [*notes, *said]
-    return found.model_copy(
-        update={"tables": tuple(tables), "images": tuple(images), "notes": tuple(notes)}
-    )
+    more, said = _learn_with(options, context) if len(options.learn_with) > 1 else ([], [])
+    tables = (*found.tables, *_teacher_table(scoring, options.show), *more)
+    changes = {"tables": tables, "images": tuple(images), "notes": (*found.notes, *said)}
+    return found.model_copy(update=changes)
 
 
 def _teacher_table(scoring: Scoring, show: tuple[str, ...]) -> list[ResultTable]:
     """Metrics of sets of the teacher itself: what no student is expected to beat."""
     if scoring.sets is None:
         return []
-    session = scoring.session
-    model = session.model
-    values = scoring.sets.values(session.teacher.table(model.schedule, model.prediction))
+    teacher = scoring.session.teacher
+    values = scoring.sets.values(scoring.session.table(teacher))
     keys = [key for key in show if key in values]
-    row = ResultRow(
-        label=(session.teacher.title,), cells=tuple(Value(value=values[key][0]) for key in keys)
-    )
-    head = ("teacher", *(capital(LABELS[key]) for key in keys))
-    return [ResultTable(title="The teacher", head=head, rows=(row,))]
+    row = {teacher.title: [Value(value=values[key][0]) for key in keys]}
+    return [ResultTable.of("The teacher", ("teacher", *map(title_of, keys)), row)]
 
 
 def _learn_with(options: PointsOptions, context: Context) -> tuple[list[ResultTable], list[str]]:
-    """Plans learned with each distance, measured by each distance on the same held-out noise."""
-    specs = {
-        name: context.compare_spec({**options.compare, "distance": name, "full": False})
-        for name in options.learn_with
-    }
-    scorings = {
-        name: Scoring.of(spec, context.report, context.ranks) for name, spec in specs.items()
-    }
-    plans = {name: _plans(scorings[name], spec, options) for name, spec in specs.items()}
+    """Plans learned with each distance, measured by each distance on the same held-out seeds."""
+    scorings: dict[str, Scoring] = {}
+    plans: dict[str, Found] = {}
+    for name in options.learn_with:
+        spec = context.compare_spec({**options.compare, "distance": name, "full": False})
+        scorings[name] = Scoring.of(spec, context)
+        plans[name] = {}
+        for cell, result in found_cells(scorings[name].session, spec, options.learned):
+            if cell.solver == spec.made_solvers[0]:
+                plans[name].setdefault(cell.nfe, []).append(result.tuned)
     tables, notes = [], []
     for measure, scoring in scorings.items():
         values = {
@@ -96,29 +88,15 @@ def _learn_with(options: PointsOptions, context: Context) -> tuple[list[ResultTa
     return tables, notes
 
 
-def _plans(scoring: Scoring, spec: CompareSpec, options: PointsOptions) -> Found:
-    """What `learned` finds with the distance of a session, for the first solver."""
-    found: Found = {}
-    for cell in cells_of(spec):
-        if cell.method == options.learned and cell.solver == spec.made_solvers[0]:
-            result = find_cell(scoring.session, spec, cell)
-            found.setdefault(cell.nfe, []).append(result.tuned)
-    return found
-
-
 def _table(measure: str, values: Mapping[str, Mapping[int, Values]]) -> ResultTable:
     counts = list(next(iter(values.values())))
-    rows = [
-        ResultRow(label=(NAMES.get(name, name),), cells=tuple(
-            own[nfe].get("distance") for nfe in counts
-        ))
+    rows = {
+        NAMES.get(name, name): [own[nfe].get("distance") for nfe in counts]
         for name, own in values.items()
-    ]  # fmt: skip
-    return ResultTable(
-        title=f"{capital(NAMES.get(measure, measure))} to the teacher, by what was learned with",
-        head=("learned with", *(f"NFE {nfe}" for nfe in counts)), rows=tuple(rows),
-        best=better("distance"),
-    )  # fmt: skip
+    }
+    title = f"{capital(NAMES.get(measure, measure))} to the teacher, by what was learned with"
+    head = ("learned with", *(f"NFE {nfe}" for nfe in counts))
+    return ResultTable.of(title, head, rows, better("distance"))
 
 
 def _verdict(measure: str, other: str, values: Mapping[str, Mapping[int, Values]]) -> str:

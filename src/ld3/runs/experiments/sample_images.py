@@ -4,14 +4,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from ld3.errors import SpecError
-from ld3.experiment import Findings
+from ld3.experiment import Findings, Frozen
 from ld3.images import as_images
 from ld3.report.figures import draw_rows
-from ld3.runs.compare.cells import cells_of, find_cell, table_of
+from ld3.runs.compare.cells import found_cells
 from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.experiments.comparison_grid import first_places, grid_table, grid_values
 from ld3.runs.experiments.context import Context
@@ -21,10 +20,8 @@ from ld3.runs.spec import solver_title
 from ld3.seeds import seeds_for
 
 
-class ImagesOptions(BaseModel):
+class ImagesOptions(Frozen):
     """`compare` are options of `ld3 compare`; the first `count` held-out seeds are drawn."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     compare: dict[str, Any]
     count: int = 12
@@ -39,7 +36,7 @@ def run_images(options: ImagesOptions, context: Context) -> Findings:
     """A figure for each solver and number of evaluations, and the distances."""
     spec = context.compare_spec(options.compare)
     comparison = context.compared(spec)
-    scoring = Scoring.of(spec, context.report, context.ranks)
+    scoring = Scoring.of(spec, context)
     images = draw_methods(spec, scoring.session, options.count, context.own_folder, spec.names)
     values = grid_values(spec, comparison, scoring, scoring)
     label = LABELS["distance"]
@@ -58,6 +55,7 @@ def draw_methods(
     """The first held-out samples of the teacher and of some methods, the same noise in a column:
     one PNG for each solver and number of evaluations, by its name in `folder`, if there is one."""
     seeds, names = seeds_for("held-out", count), []
+    found = [(c, r.tuned) for c, r in found_cells(session, spec, *methods) if not c.seed]
 
     def drawn(samples: Tensor) -> Tensor:
         images = as_images(samples)
@@ -69,13 +67,10 @@ def draw_methods(
     for solver in spec.made_solvers:
         for nfe in spec.nfe:
             rows = [("teacher", drawn(session.held_out(spec.held_out).target[:count]))]
-            for cell in cells_of(spec):
-                if (cell.solver, cell.nfe) != (solver, nfe) or cell.seed:
-                    continue  # the first seed only
-                tuned = find_cell(session, spec, cell).tuned if cell.method in methods else None
-                if tuned is not None:
-                    table = table_of(session, tuned)
-                    rows.append((cell.method, drawn(session.samples(table, seeds))))
+            for cell, tuned in found:
+                if (cell.solver, cell.nfe) == (solver, nfe) and tuned is not None:
+                    samples = session.samples(session.table(tuned), seeds)
+                    rows.append((cell.method, drawn(samples)))
             name = f"{solver_title(solver).replace(' ', '-')}-nfe{nfe}.png"
             if folder is not None:
                 draw_rows(folder / name, rows)

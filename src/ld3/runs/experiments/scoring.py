@@ -1,6 +1,6 @@
 """Scores of tuned solvers over learning seeds: by the same teacher, noise and features for all."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,8 +12,7 @@ from ld3.runs.cloud_metrics import CloudMetrics
 from ld3.runs.compare.run import compare_session, set_metrics_of
 from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.compare.statistics import intervals
-from ld3.runs.progress import Report
-from ld3.runs.ranks import ALONE, Ranks
+from ld3.runs.experiments.context import Context
 from ld3.runs.session import KEYS, Session, mean
 from ld3.runs.set_metrics import SetMetrics
 from ld3.runs.spec import steps_of
@@ -60,6 +59,12 @@ def title_of(key: str) -> str:
     return capital(LABELS[key])
 
 
+def shown(keys: Sequence[str], values: Iterable[Values]) -> list[str]:
+    """Those metrics that at least one of the values has."""
+    found = set().union(*values)
+    return [key for key in keys if key in found]
+
+
 def capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
@@ -78,8 +83,8 @@ class Scoring:
     sets: SetMetrics | CloudMetrics | None
 
     @classmethod
-    def of(cls, spec: CompareSpec, report: Report, ranks: Ranks = ALONE) -> "Scoring":
-        session = compare_session(spec, report, ranks=ranks)
+    def of(cls, spec: CompareSpec, context: Context) -> "Scoring":
+        session = compare_session(spec, context.report, ranks=context.ranks)
         sets = set_metrics_of(session, spec) if spec.full else None
         return cls(session, spec.held_out, sets)
 
@@ -94,9 +99,7 @@ class Scoring:
 
     def values(self, several: Sequence[TunedSolver | None]) -> Values:
         """Every metric over one solver per seed; empty if samples of one are not finite."""
-        model = self.session.model
-        known = [tuned for tuned in several if tuned is not None]
-        tables = [tuned.table(model.schedule, model.prediction) for tuned in known]
+        tables = [self.session.table(tuned) for tuned in several if tuned is not None]
         held = list(self.session.scores(tables, self.held_out))
         if len(tables) < len(several) or not held or not all(held):
             return {}

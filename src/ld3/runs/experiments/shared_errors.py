@@ -9,15 +9,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from ld3.errors import SpecError
-from ld3.experiment import Findings, ResultRow, ResultTable, Value
+from ld3.experiment import Findings, Frozen, ResultTable, Value
 from ld3.images import is_image
-from ld3.runs.compare.cells import cells_of, find_cell, table_of
+from ld3.runs.compare.cells import found_cells
+from ld3.runs.compare.run import compare_session
 from ld3.runs.experiments.context import Context
-from ld3.runs.experiments.scoring import Scoring
 from ld3.runs.session import table_key
 from ld3.runs.spec import solver_title
 from ld3.seeds import seeds_for
@@ -30,10 +29,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class SharedErrorOptions(BaseModel):
+class SharedErrorOptions(Frozen):
     """`compare` are options of `ld3 compare`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     compare: dict[str, Any]
 
@@ -45,7 +42,7 @@ def run_shared_errors(options: SharedErrorOptions, context: Context) -> Findings
     """One row per solver, number of evaluations and method; means over seeds."""
     spec = context.compare_spec(options.compare)
     context.compared(spec)
-    session = Scoring.of(spec, context.report, context.ranks).session
+    session = compare_session(spec, context.report, ranks=context.ranks)
     net = load_features(None, session.device)
     exact = session.exact(spec.held_out)
     if not is_image(exact) or exact.shape[1:] != (1, 28, 28):
@@ -57,11 +54,10 @@ def run_shared_errors(options: SharedErrorOptions, context: Context) -> Findings
         return feature_errors(net, samples, exact)
 
     found: dict[tuple[str, str, str], list[list[float]]] = {}
-    for cell in cells_of(spec):
-        tuned = find_cell(session, spec, cell).tuned
-        if tuned is None:
+    for cell, result in found_cells(session, spec):
+        if result.tuned is None:
             continue
-        table = table_of(session, tuned)
+        table = session.table(result.tuned)
         key = {
             **session.source, "reference": session.reference.title, "features": net.digest,
             "held_out": spec.held_out, "what": "shared errors", "table": table_key(table),
@@ -69,15 +65,12 @@ def run_shared_errors(options: SharedErrorOptions, context: Context) -> Findings
         values = session.cache.json("sets", key, partial(measure, table))
         label = (solver_title(cell.solver), str(cell.nfe), cell.method)
         found.setdefault(label, []).append(values)
-    own = feature_errors(net, exact, exact)
-    rows = [ResultRow(label=("", "", "reference"), cells=tuple(Value(value=v) for v in own))]
-    for label, several in found.items():
-        cells = tuple(Value.over(column) for column in zip(*several, strict=True))
-        rows.append(ResultRow(label=label, cells=cells))
-    shown = ResultTable(
-        title="Errors in features to the reference solution from the same noise",
-        head=("solver", "NFE", "method", *COLUMNS), rows=tuple(rows),
-    )  # fmt: skip
+    rows = {("", "", "reference"): [feature_errors(net, exact, exact)]} | found
+    shown = ResultTable.of(
+        "Errors in features to the reference solution from the same noise",
+        ("solver", "NFE", "method", *COLUMNS),
+        {label: map(Value.over, zip(*several, strict=True)) for label, several in rows.items()},
+    )
     notes = (
         "Error: mean distance of a sample. Shift: distance of the mean of all samples. Haze: mean "
         f"excess of background pixels, of a range of 2. Without haze: pixels below {DARK} set to "

@@ -17,13 +17,15 @@ from ld3.store import read_text, read_toml
 Kind = TypeVar("Kind", bound=BaseModel)
 SPECS = Path(__file__).parent / "specs"
 ORDER = (
-    "illustration", "radius", "pictures", "fid-grid", "discretization", "latent", "text-to-image",
+    "illustration", "radius", "images", "fid-grid", "discretization", "latent", "text-to-image",
     "flow", "points", "docking", "ablation", "cross-solver", "cost", "training-size", "rmsd",
     "bound", "distillation", "ays", "ddim-imagenet", "ddim-bedroom", "training", "conditions",
     "known-grids", "every-method", "shared-errors", "parameter-groups", "step-counts", "guidance",
-    "recipe",
+    "guidance-passes", "recipe", "shared-term",
 )  # fmt: skip
 """All names: the paper's in its order, then our own."""
+OLD_NAMES = {"pictures": "images"}
+"""Names of experiments and of their models before, which are still taken."""
 
 
 def experiment_names() -> list[str]:
@@ -38,6 +40,7 @@ def all_experiments() -> list[Experiment]:
 
 def load_experiment(name: str) -> Experiment:
     """By name; an unknown one is a :class:`SpecError` with the nearest."""
+    name = OLD_NAMES.get(name, name)
     if name not in experiment_names():
         raise unknown("experiment", name, experiment_names())
     return read_experiment(SPECS / f"{name}.toml")

@@ -17,6 +17,6 @@ def clusters() -> Mixture:
     return mixture(noise(range(6), (16,), torch.float64), std=0.25)
 
 
-def pictures() -> Mixture:
+def images() -> Mixture:
     """Smooth images of 8x8, EDM."""
     return image_mixture(count=4, rank=6, shape=(1, 8, 8))

@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from ld3.experiment import Curve, Findings, Panel, ResultRow, ResultTable, Value
-from ld3.grids import TimeGrid
+from ld3.experiment import Curve, Findings, Panel, ResultTable, Value
 from ld3.learner.learn import Progress
-from ld3.plan import rows_of, tensor_of
+from ld3.plan import tuned_from_json, tuned_to_json
 from ld3.runs.experiments.context import Context
-from ld3.runs.experiments.learning_runs import RunRequest, Sessions
+from ld3.runs.experiments.learning_runs import LearningOptions, Sessions
 from ld3.runs.experiments.scoring import LABELS, Scoring, check_metrics
 from ld3.runs.run import Run, learn_run
 from ld3.runs.spec import Count, read_solver, solver_title
@@ -21,40 +20,35 @@ from ld3.table import TunedSolver
 Step = tuple[int, float, TunedSolver]  # iteration, validation loss, the best solver so far
 
 
-class TrainingOptions(BaseModel):
-    """`learn` are options of `ld3 learn`, `scoring` of `ld3 compare`."""
+class TrainingOptions(LearningOptions):
+    """A run for each solver and number of evaluations."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    learn: dict[str, Any]
-    scoring: dict[str, Any]
     solvers: Annotated[tuple[str, ...], Field(min_length=1)]
     nfe: Annotated[tuple[Count, ...], Field(min_length=1)]
-    seeds: Annotated[int, Field(ge=1, le=20)] = 1
     points: Annotated[int, Field(ge=2, le=100)] = 12  # that are scored, at most
     show: tuple[str, ...] = ("distance",)
 
     def checked(self, context: Context) -> None:
-        context.compare_spec(self.scoring)
+        super().checked(context)
         check_metrics(self.show)
-        for solver in self.solvers:
-            self.request(context, solver, self.nfe[0], 0)
 
-    def request(self, context: Context, solver: str, nfe: int, seed: int) -> RunRequest:
-        options = {**self.learn, "solver": solver, "nfe": [nfe], "seed": seed}
-        return RunRequest(f"{solver}, NFE {nfe}, seed {seed}", context.run_spec(options))
+    def wanted(self, context: Context) -> dict[str, tuple[str, dict[str, Any]]]:
+        found: dict[str, tuple[str, dict[str, Any]]] = {}
+        for solver in self.solvers:
+            for nfe in self.nfe:
+                label = f"{solver_title(read_solver(solver))}, {nfe} evaluations"
+                found[label] = (f"{solver}, NFE {nfe}", {"solver": solver, "nfe": [nfe]})
+        return found
 
 
 def run_training(options: TrainingOptions, context: Context) -> Findings:
     """Curves over the iterations, one per seed; and how well validation loss and metrics agree."""
-    scoring = Scoring.of(context.compare_spec(options.scoring), context.report, context.ranks)
+    scoring = Scoring.of(context.compare_spec(options.scoring), context)
     sessions = Sessions(ranks=context.ranks)
     curves: dict[str, list[Curve]] = {"validation": []}
     rows: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
-    for solver, nfe in [(s, n) for s in options.solvers for n in options.nfe]:
-        name = f"{solver_title(read_solver(solver))}, {nfe} evaluations"
-        for seed in range(options.seeds):
-            request = options.request(context, solver, nfe, seed)
+    for name, requests in options.requests(context).items():
+        for seed, request in enumerate(requests):
             run = sessions.make_run(request, context.report)
             steps = _thinned(best_so_far(run), options.points)
             found = []
@@ -69,17 +63,11 @@ def run_training(options: TrainingOptions, context: Context) -> Findings:
                     y = [values[key].value for values in found]
                     curves.setdefault(key, []).append(Curve(name=name, x=at, y=tuple(y)))
                     ends = (y[0], y[-1], rank_correlation(losses, y))
-                    rows.setdefault((name, key), []).append(ends)
-    table = ResultTable(
-        title="From the start to the end of learning",
-        head=("solver", "metric", "start", "end", "rank correlation with the validation loss"),
-        rows=tuple(
-            ResultRow(
-                label=(name, LABELS[key]),
-                cells=tuple(Value.over([one[c] for one in several]) for c in range(3)),
-            )
-            for (name, key), several in rows.items()
-        ),
+                    rows.setdefault((name, LABELS[key]), []).append(ends)
+    table = ResultTable.of(
+        "From the start to the end of learning",
+        ("solver", "metric", "start", "end", "rank correlation with the validation loss"),
+        {label: map(Value.over, zip(*several, strict=True)) for label, several in rows.items()},
     )
     panels = [
         Panel(title="", x="iteration", y=LABELS[key], log_y=True, curves=tuple(own))
@@ -103,26 +91,17 @@ def best_so_far(run: Run) -> list[Step]:
 
         def watch(start: str, progress: Progress) -> None:
             if best.get(start) is not progress.state.best_values:
-                best[start], grid = progress.state.best_values, progress.tuned.grid
-                found.setdefault(start, []).append(
-                    {
-                        "iteration": progress.iteration,
-                        "loss": progress.best,
-                        "times": grid.times.tolist(),
-                        "net_times": grid.net_times.tolist(),
-                        "corrections": rows_of(progress.tuned.corrections),
-                    }
-                )
+                best[start] = progress.state.best_values
+                own = {"iteration": progress.iteration, "loss": progress.best}
+                found.setdefault(start, []).append(own | tuned_to_json(progress.tuned))
 
         learned = learn_run(replace(run, folder=None), watch=watch)
         return found[learned.start]
 
-    steps = []
-    for step in run.session.cache.json("training", run.key, make):
-        grid, rows = TimeGrid.of(step["times"], step["net_times"]), step["corrections"]
-        tuned = TunedSolver(run.solver, grid, None if rows is None else tensor_of(rows))
-        steps.append((int(step["iteration"]), float(step["loss"]), tuned))
-    return steps
+    return [
+        (int(step["iteration"]), float(step["loss"]), tuned_from_json(step, run.solver))
+        for step in run.session.cache.json("training", run.key, make)
+    ]
 
 
 def _thinned(steps: Sequence[Step], limit: int) -> list[Step]:
