@@ -1,6 +1,7 @@
 """The command line: options in, library calls out. torch loads only when a command needs it."""
 
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -23,7 +24,15 @@ from ld3.cli import (
 )
 from ld3.cli.examples import EXAMPLES
 from ld3.cli.say import say
-from ld3.errors import NO_MEMORY, EndedElsewhere, Ld3Error, is_out_of_memory, one_line, unknown
+from ld3.errors import (
+    NO_MEMORY,
+    EndedElsewhere,
+    Ld3Error,
+    is_out_of_memory,
+    one_line,
+    text_of,
+    unknown,
+)
 
 
 class Commands(click.Group):
@@ -66,6 +75,8 @@ for module in (
         command.epilog = (
             "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
         )
+        for one in (command, *getattr(command, "commands", {}).values()):
+            one.short_help = " ".join((one.help or "").partition("\n\n")[0].split())  # click cuts
         cli.add_command(command)
 
 
@@ -84,12 +95,13 @@ def main(args: Sequence[str] | None = None) -> None:
         _fail(str(error))
     except (click.Abort, KeyboardInterrupt) as stop:
         said = str(stop.__cause__ or stop)  # click wraps what was raised
+        _end_with_130()
         _fail(f"interrupted{f'; {said}' if said else ''}", 130)
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except Exception as error:
-        _fail(*((NO_MEMORY,) if is_out_of_memory(error) else (_unexpected(error), 1)))
+        _fail(*((known,) if (known := _known(error)) else (_unexpected(error), 1)))
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -100,14 +112,41 @@ def _fail(message: str, code: int = 2) -> None:
     sys.exit(code)
 
 
+def _end_with_130() -> None:
+    """Keep Python from killing itself at its end, which it does after a Ctrl-C inside of `exec` or
+    `eval` of text (imports of torch have some), whoever caught it. With the signal blocked it ends
+    with 130 all the same, and a second Ctrl-C comes too late to do harm."""
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _known(error: Exception) -> str:
+    """What is said of errors of Python that a user can fix, wherever they were raised."""
+    if is_out_of_memory(error):
+        return NO_MEMORY
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}; expected a file that can be used"
+    text = text_of(error) if isinstance(error, ValueError) else ""
+    if "null byte" in text or "null character" in text:  # the latter from Python 3.13 on
+        return "path: got a name with a NUL character, expected one without"
+    if "surrogates not allowed" in text:
+        return "options: got bytes that are not UTF-8, expected text in UTF-8"
+    return ""
+
+
 def _unexpected(error: Exception) -> str:
     """What is said of an error that is ours, or that nobody thought of."""
     text = "".join(traceback.format_exception(error))
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="ld3-error-", suffix=".txt", delete=False, encoding="utf-8", errors="replace"
-    ) as file:
-        file.write(f"ld3 {__version__}, Python {sys.version}\nld3 {sys.argv[1:]!r}\n\n{text}")
+    said = f"unexpected {type(error).__name__}: {text_of(error)}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="ld3-error-", suffix=".txt", delete=False, encoding="utf-8",
+            errors="replace",
+        ) as file:  # fmt: skip
+            file.write(f"ld3 {__version__}, Python {sys.version}\nld3 {sys.argv[1:]!r}\n\n{text}")
+    except OSError as full:
+        return f"{said}; its details cannot be written ({full.strerror}); please report this"
     return (
-        f"unexpected {type(error).__name__}: {error}; the details are in {file.name}; please "
-        "report this with that file as an issue of the project"
+        f"{said}; the details are in {file.name}; please report this with that file as an issue "
+        "of the project"
     )

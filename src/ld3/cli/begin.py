@@ -3,6 +3,7 @@
 import platform
 from importlib import metadata
 from importlib.resources import files
+from keyword import iskeyword
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from ld3.cli.say import say
 from ld3.errors import SpecError
 
 PACKAGES = (
-    "torch", "numpy", "safetensors", "pydantic", "click", "tqdm", "diffusers", "transformers",
+    "torch", "numpy", "safetensors", "pydantic", "click", "diffusers", "transformers",
     "accelerate", "matplotlib", "torchmetrics", "tensorboard", "rdkit", "ray",
 )  # fmt: skip
 
@@ -24,7 +25,7 @@ def init(file: Path) -> None:
     """Write FILE, such as my_model.py: a model of your own to fill in. It runs as it is."""
     from ld3.store import write_bytes
 
-    if file.suffix != ".py" or not file.stem.isidentifier():
+    if file.suffix != ".py" or not file.stem.isidentifier() or iskeyword(file.stem):
         raise SpecError(f"FILE: got {file}, expected a Python module name such as my_model.py")
     if file.exists():
         raise SpecError(f"FILE: got {file}, which is there; expected a new name")
@@ -48,16 +49,13 @@ def print_versions(verbose: bool) -> None:
         ("system", platform.platform()),
         ("devices", ", ".join(["cpu", *devices])),
         ("threads", str(torch.get_num_threads())),
-        *((name, _version(name)) for name in PACKAGES),
     ]
+    for name in PACKAGES:
+        try:
+            rows.append((name, metadata.version(name)))
+        except metadata.PackageNotFoundError:
+            rows.append((name, "not installed"))
     print_table(rows)
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 COMMANDS = (init,)

@@ -5,27 +5,16 @@ from typing import Any
 
 import click
 
-from ld3.cli.options import (
-    FILE,
-    cell_options,
-    data_option,
-    flag,
-    given,
-    model_option,
-    network_options,
-    option,
-    print_files,
-    print_lines,
-    run_options,
-    together,
-    working,
-)
+from ld3.cli import options as shared
+from ld3.cli.options import FILE, flag, given, option, print_files, print_lines, together, working
 from ld3.cli.say import say
+
+TEACHER = ("unipc:3:bh1", "logsnr", "40")  # solver, grid and steps, as the help shows them
 
 
 @click.command()
 @together(
-    model_option,
+    shared.model_option,
     option("--methods", multiple=True, shown="handmade,published,ld3",
            help="Names of `ld3 methods`, or groups: handmade, published, searched, learned, all, "
            "variants."),
@@ -40,15 +29,16 @@ from ld3.cli.say import say
     option("--guidance", help="Scale of classifier-free guidance.", shown="1"),
     flag("--full", default=None,
          help="Add set metrics: Fréchet distance, KID and others. --data asks for it, too."),
-    option("--judged", type=int, help="Samples for --full.", shown="1000"),
+    option("--samples", type=int, help="Samples for --full.", shown="1000"),
+    shared.old_samples,
     option("--metrics", multiple=True, help="Set metrics of --full: a list of these.",
            shown="frechet,frechet_accurate,kid,cmmd,precision,recall,agreement"),
-    data_option,
-    network_options,
+    shared.data_option,
+    shared.network_options,
     option("--jobs", type=int, help="Processes that run cells at the same time.", shown="1"),
-    cell_options,
+    shared.cell_options,
 )  # fmt: skip
-@run_options(("unipc:3:bh1", "logsnr", "40"), ("Folder of results and their cache.", "compare"))
+@shared.run_options(TEACHER, ("Folder of results and their cache.", "compare"))
 def compare(file: Path | None, resume: bool, rank_timeout: float, **options: Any) -> None:
     """Compare methods on one model: a table, CSV, JSON and a page."""
     from ld3.report import write_report

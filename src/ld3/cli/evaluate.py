@@ -5,21 +5,8 @@ from typing import Any
 
 import click
 
-from ld3.cli.options import (
-    FILE,
-    data_option,
-    device_option,
-    flag,
-    model_options,
-    network_options,
-    option,
-    print_files,
-    print_lines,
-    read_pipeline,
-    spec_option,
-    together,
-    working,
-)
+from ld3.cli import options as shared
+from ld3.cli.options import FILE, flag, option, print_files, print_lines, together, working
 from ld3.cli.say import say
 
 
@@ -32,12 +19,12 @@ from ld3.cli.say import say
     option("--solvers", multiple=True, help="Solvers of grids: unipc,ipndm:3.", shown="dpmpp"),
     option("--nfe", multiple=True, help="Network evaluations of grids: 4,6 or 4-10.", shown="5"),
     option("--samples", type=int, help="Number of samples.", shown="50000"),
-    data_option,
+    shared.data_option,
     option("--metrics", multiple=True, shown="fid",
            help="Metrics: fid, fid-accurate, kid, cmmd, precision, recall, agreement, clip."),
     flag("--infinity", default=None,
          help="Also the FID of unboundedly many samples, extrapolated."),
-    network_options,
+    shared.network_options,
     option("--clip", type=FILE, help="Folder of a CLIP model, for the metric clip.", shown="none"),
     option("--keep", help="Keep samples: png, or npz in ADM's layout.", shown="none"),
     option("--guidance", type=float, shown="the plan's, or 1",
@@ -46,9 +33,9 @@ from ld3.cli.say import say
            help="Steps of the accurate run, UniPC-3 on logsnr."),
     flag("--force", default=None, help="Use plans with a model they were not learned for."),
     flag("--dry-run", help="Print samples, network calls, memory, disk and hours, and stop."),
-    model_options,
+    shared.model_options,
     option("--out", type=FILE, help="Folder of results and their cache.", shown="evaluate"),
-    spec_option,
+    shared.spec_option,
 )  # fmt: skip
 def evaluate(
     what: tuple[str, ...], file: Path | None, dry_run: bool, rank_timeout: float, **options: Any
@@ -64,11 +51,9 @@ def evaluate(
     from ld3.runs.spec import options_of
     from ld3.store import write_bytes
 
-    for name in ("solvers", "nfe", "metrics"):
-        options[name] = options[name] or None
-    pipeline = read_pipeline(options)
-    words = {**options, "what": what, "pipeline": pipeline}
-    spec = EvaluateSpec(**with_plan(options_of(words, file)))
+    options |= {name: options[name] or None for name in ("solvers", "nfe", "metrics")}
+    options |= {"what": what, "pipeline": shared.read_pipeline(options)}
+    spec = EvaluateSpec(**with_plan(options_of(options, file)))
     with working(spec.device, rank_timeout) as (ranks, bar):
         if dry_run:
             cost = cost_of(open_task(spec, bar))
@@ -87,35 +72,21 @@ def evaluate(
 @click.command()
 @click.argument("images", type=FILE)
 @click.argument("out", type=FILE)
-@network_options
-@option(
-    "--resolution",
-    type=click.IntRange(1, 16384),
-    shown="as they are",
-    help="Bring images to this size.",
-)
-@option("--crop", default="center-crop", help="How: center-crop or center-crop-dhariwal.")
-@flag("--with-features", help="Store features, too: KID, precision and recall need them.")
-@device_option()
-def reference(
-    images: Path,
-    out: Path,
-    features: Path | None,
-    resize: str | None,
-    resolution: int | None,
-    crop: str,
-    with_features: bool,
-    device: str,
-) -> None:
+@together(
+    shared.network_options,
+    option("--resolution", "side", type=click.IntRange(1, 16384), shown="as they are",
+           help="Bring images to this size."),
+    option("--crop", default="center-crop", help="How: center-crop or center-crop-dhariwal."),
+    flag("--with-features", help="Store features, too: KID, precision and recall need them."),
+    shared.device_option(),
+)  # fmt: skip
+def reference(images: Path, out: Path, **options: Any) -> None:
     """Make reference statistics of IMAGES: a folder, a zip or an .npz; OUT is an .npz."""
     from ld3.report.bar import Bar
     from ld3.runs.evaluation.references import run_reference
 
     with Bar() as bar:
-        found = run_reference(
-            images, out, features=features, resize=resize, side=resolution, crop=crop,
-            with_features=with_features, device=device, report=bar,
-        )  # fmt: skip
+        found = run_reference(images, out, report=bar, **options)
         bar.clear()
     assert found.size is not None
     say(

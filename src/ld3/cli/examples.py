@@ -12,7 +12,7 @@ EXAMPLES = {
         "ld3 sample --plan plan.json --model my_model:make --seeds 1,5,9",
     ),
     "score": ("ld3 score plan.json --guidance 1,2,4",),
-    "show": ("ld3 show plan.json --picture times.png", "ld3 show plan.json --as comfyui"),
+    "show": ("ld3 show plan.json --image times.png", "ld3 show plan.json --as comfyui"),
     "export": (
         "ld3 export plan.json --to diffusers",
         "ld3 export plan.json --to comfyui-pack --out exported",
@@ -23,7 +23,10 @@ EXAMPLES = {
         "ld3 compare --methods edm,logsnr,dmn,ld3 --seeds 3 --full",
     ),
     "report": ("ld3 report compare/compare.json",),
-    "reproduce": ("ld3 reproduce --list", "ld3 reproduce fid-grid --model FILE --data REFERENCE"),
+    "reproduce": (
+        "ld3 reproduce --list",
+        "ld3 reproduce fid-grid --model FILE --data REFERENCE --nfe 5 --quick",
+    ),
     "evaluate": (
         "ld3 evaluate plan.json logsnr --samples 50000 --data cifar10-32x32.npz",
         "ld3 evaluate plan.json --samples 50000 --dry-run",

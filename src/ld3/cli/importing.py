@@ -1,69 +1,44 @@
 """`ld3 import`."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
-from ld3.cli.options import FILE, option, print_lines
+from ld3.cli.options import FILE, Finite, option, print_lines, together
 from ld3.cli.say import say
 from ld3.errors import SpecError
 
 
 @click.command("import")
 @click.argument("source")
-@option(
-    "--model",
-    shown="none: --schedule and --prediction",
-    help="Model that the plan is for, as in `ld3 learn`.",
-)
-@option(
-    "--schedule",
-    "noise",
-    shown="the model's",
-    help="Without --model: noise schedule, a name of `ld3 schedules`.",
-)
-@option(
-    "--prediction",
-    shown="the model's",
-    help="Without --model: what the network predicts: eps, x0, v or flow.",
-)
-@option("--steps", type=click.IntRange(1, 1000), help="Number of steps.", shown="the source's")
-@option(
-    "--as",
-    "kind",
-    default="auto",
-    help="What the numbers of a list are: sigmas, timesteps, times, or auto.",
-)
-@option(
-    "--solver",
-    shown="the source's",
-    help="Solver: a name of `ld3 solvers`, NAME:ORDER or NAME:ORDER:VARIANT.",
-)
-@option(
-    "--shift",
-    type=float,
-    shown="the model's",
-    help="Shift of the flow on which a table of weights was learned.",
-)
-@option(
-    "--guidance",
-    type=float,
-    default=1.0,
-    help="Scale of classifier-free guidance that the plan is for.",
-)
-@option("--out", type=FILE, default=Path("plan.json"), help="File of the plan.")
+@together(
+    option("--model", shown="none: --schedule and --prediction",
+           help="Model that the plan is for, as in `ld3 learn`."),
+    option("--schedule", "noise", shown="the model's",
+           help="Without --model: noise schedule, a name of `ld3 schedules`."),
+    option("--prediction", shown="the model's",
+           help="Without --model: what the network predicts: eps, x0, v or flow."),
+    option("--steps", type=click.IntRange(1, 1000), help="Number of steps.", shown="the source's"),
+    option("--as", "kind", default="auto",
+           help="What the numbers of a list are: sigmas, timesteps, times, or auto."),
+    option("--solver", shown="the source's",
+           help="Solver: a name of `ld3 solvers`, NAME:ORDER or NAME:ORDER:VARIANT."),
+    option("--shift", type=Finite(0, 1000), shown="the model's",
+           help="Shift of the flow on which a table of weights was learned."),
+    option("--guidance", type=Finite(0, 100), default=1.0,
+           help="Scale of classifier-free guidance that the plan is for."),
+    option("--out", type=FILE, default=Path("plan.json"), help="File of the plan."),
+)  # fmt: skip
 def import_(
     source: str,
     model: str | None,
     noise: str | None,
     prediction: str | None,
-    steps: int | None,
-    kind: str,
     solver: str | None,
-    shift: float | None,
     guidance: float,
     out: Path,
+    **options: Any,
 ) -> None:
     """Make a plan of a schedule that others published.
 
@@ -90,8 +65,9 @@ def import_(
         )  # fmt: skip
     elif noise is None or prediction not in get_args(Prediction):
         raise SpecError(
-            f"--model: got none, with --schedule {noise} and --prediction {prediction}; give a "
-            f"model, or a schedule and one of {', '.join(get_args(Prediction))}"
+            f"--model: got none, with --schedule {noise or 'not given'} and --prediction "
+            f"{prediction or 'not given'}; give --model, or both --schedule NAME and --prediction, "
+            f"one of {', '.join(get_args(Prediction))}"
         )
     else:
         schedule = make_schedule(noise)
@@ -100,10 +76,7 @@ def import_(
              "guidance": guidance}
         )  # fmt: skip
     method = None if solver is None else read_solver(solver)
-    made = import_plan(
-        source, schedule=schedule, model=part, steps=steps, solver=method, kind=kind,  # type: ignore[arg-type]
-        shift=shift,
-    )  # fmt: skip
+    made = import_plan(source, schedule=schedule, model=part, solver=method, **options)
     made.plan.save(out)
     print_lines(plan_lines(made.plan))
     print_lines(f"note     {note}" for note in made.notes)

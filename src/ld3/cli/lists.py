@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ld3.cli.options import json_option, print_table
+from ld3.cli.options import json_option, print_lines, print_table
 from ld3.cli.say import say
 
 Entry = dict[str, Any]
@@ -53,8 +53,7 @@ def methods(json_: bool) -> None:
         }
         for name in (*METHODS, *SEARCHES, *LEARNED)
     )
-    columns: Columns = {"method": "name", "kind": "kind", "even steps in": "even_in"}
-    _print(entries, json_, columns | {"needs": "needs", "source": "source"})
+    _print(entries, json_, {"method": "name", "kind": "kind", "what": _method})
 
 
 @click.command()
@@ -76,23 +75,25 @@ def schedules(json_: bool) -> None:
 @json_option
 def models(json_: bool) -> None:
     """List the models inside the package."""
+    from ld3.report.tables import wrapped
     from ld3.zoo import SHIPPED
 
     facts = ("summary", "shape", "parameters", "prediction", "conditions", "licence")
-    entries = (
+    found = [
         {"name": name, **{fact: getattr(model, fact) for fact in facts}}
         for name, model in SHIPPED.items()
-    )
+    ]
     columns: Columns = {
         "model": "name",
-        "summary": "summary",
         "shape": lambda model: "x".join(map(str, model["shape"])),
         "parameters": lambda model: f"{model['parameters'] / 1e6:.2f} M",
         "predicts": "prediction",
-        "conditions": "conditions",
-        "licence": "licence",
+        "what": "{summary}; {conditions}".format_map,
     }
-    _print(entries, json_, columns)
+    _print(found, json_, columns)
+    if not json_:
+        for licence in dict.fromkeys(entry["licence"] for entry in found):
+            print_lines(wrapped(f"Licence: {licence}."))
 
 
 def _print(entries: Iterable[Entry], as_json: bool, columns: Columns) -> None:
@@ -104,6 +105,13 @@ def _print(entries: Iterable[Entry], as_json: bool, columns: Columns) -> None:
         for entry in entries
     ]
     print_table([list(columns), *rows])
+
+
+def _method(method: Entry) -> str:
+    """Source, variable of even steps, and what a search needs."""
+    even = f"; even steps in {method['even_in']}" if method["kind"] == "handmade" else ""
+    needs = f"; needs {', '.join(method['needs'])}" if method["needs"] else ""
+    return f"{method['source']}{even}{needs}"
 
 
 def _text(value: object) -> str:

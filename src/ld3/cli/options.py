@@ -16,10 +16,27 @@ if TYPE_CHECKING:
     from ld3.report.bar import Bar
     from ld3.runs.ranks import Ranks
 
+
+class Finite(click.FloatRange):
+    """A number inside a range; `nan` is none."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 FILE = click.Path(path_type=Path)
+HELD_OUT = "Held-out seeds to score on."
 MAX_SEEDS = 1_000_000
+PIPELINE = (
+    "negative_prompt", "frames", "tokens", "embedded_guidance", "rectified", "latents", "tiling",
+    "net_time", "config", "clamp",
+)  # fmt: skip
+"""Options of pipelines that are taken as they are."""
 
 
 def option(*names: str, help: str, shown: str | None = None, **settings: Any) -> Decorator:
@@ -36,6 +53,14 @@ def option(*names: str, help: str, shown: str | None = None, **settings: Any) ->
 def flag(*names: str, help: str, **settings: Any) -> Decorator:
     """An option without a value."""
     return option(*names, help=help, shown="off", is_flag=True, **settings)
+
+
+old_samples = click.option(
+    "--judged", type=int, hidden=True, help="--samples as it was called before."
+)
+old_image = click.option(
+    "--picture", "old_image", type=FILE, hidden=True, help="--image as it was called before."
+)
 
 
 def together(*decorators: Decorator) -> Decorator:
@@ -81,14 +106,6 @@ model_option = option(
     help="Model: a name of `ld3 models`, the FILE of a published checkpoint, "
     "diffusers:PATH_OR_HUB_ID or package.module:function.",
 )  # fmt: skip
-plan_model_option = option(
-    "--model", help="Model to use instead of the plan's.", shown="the plan's"
-)
-plan_nfe_option = option(
-    "--nfe", type=int, shown="the plan's",
-    help="Number of network evaluations, for a plan that was learned for a range.",
-)  # fmt: skip
-force_option = flag("--force", help="Use the plan with a model it was not learned for.")
 batch_option = option(
     "--batch", type=int, shown="64; 8 in one call of a pipeline",
     help="Samples that the network gets at a time.",
@@ -109,7 +126,7 @@ cell_options = together(
            help="GPUs of each cell, with --engine ray; 0.5: two cells share one."),
 )  # fmt: skip
 rank_timeout_option = option(
-    "--rank-timeout", type=click.FloatRange(0.01, 100_000), default=60.0,
+    "--rank-timeout", type=Finite(0.01, 100_000), default=60.0,
     help="Minutes that the ranks of torchrun wait for each other.",
 )  # fmt: skip
 json_option = flag("--json", "json_", help="Print JSON for programs.")
@@ -123,8 +140,13 @@ def device_option(**settings: Any) -> Decorator:
     )  # fmt: skip
 
 
-def held_out_option(**settings: Any) -> Decorator:
-    return option("--held-out", help="Held-out seeds to score on.", **settings)
+def distance_option(shown: str, what: str) -> Decorator:
+    return option(
+        "--distance", shown=shown,
+        help=f"{what}: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, lpips-alex, chamfer "
+        "(point clouds); lpips-vgg:FILE takes the weights from a file. auto: perceptual for "
+        "images, where weights are found, else l2.",
+    )  # fmt: skip
 
 
 def prompt_option(help: str, shown: str) -> Decorator:
@@ -164,8 +186,8 @@ model_options = together(
 network_options = together(
     option("--features", type=FILE, shown="the package's own for `ld3 models`, else one found",
            help="Feature network of set metrics: weights of the FID Inception (.pt, .pth, "
-           ".safetensors), other TorchScript, inception (finds an installed one) or judge (of the "
-           "package, for 1x28x28 images)."),
+           ".safetensors), other TorchScript, inception (finds an installed one) or package "
+           "(the package's own, for 1x28x28 images)."),
     option("--resize", shown="tensorflow",
            help="Resize rule of the FID Inception: tensorflow (published statistics, "
            "torch-fidelity) or pytorch (pytorch-fid)."),
@@ -184,10 +206,7 @@ def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorato
     """What `learn` and `compare` share. `teacher`: defaults of solver, grid and steps; `out`: what
     the folder holds, and its default."""
     return together(
-        option("--distance", shown="auto",
-               help="Distance between samples: auto, l1, l2, pseudo-huber, perceptual, lpips-vgg, "
-               "lpips-alex, chamfer (point clouds); lpips-vgg:FILE takes the weights from a file. "
-               "auto: perceptual for images, where weights are found, else l2."),
+        distance_option("auto", "Distance between samples"),
         option("--preset", shown="standard",
                help="Recipe, training pairs and teacher by name: standard, fast, best, "
                "paper-pixel, paper-latent, paper-text-to-image."),
@@ -196,7 +215,7 @@ def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorato
         option("--start", shown="best",
                help="Where learning starts: best (of the known grids), a plan.json, or any name of "
                "`ld3 methods` that is not learned."),
-        held_out_option(type=int, shown="64"),
+        option("--held-out", type=int, help=HELD_OUT, shown="64"),
         option("--teacher-solver", shown=teacher[0],
                help="Solver of the teacher: NAME, NAME:ORDER or NAME:ORDER:VARIANT."),
         option("--teacher-order", type=int, shown="the solver's",
@@ -224,8 +243,7 @@ def run_options(teacher: tuple[str, str, str], out: tuple[str, str]) -> Decorato
 
 def given(options: dict[str, Any], *lists: str) -> dict[str, Any]:
     """Options of `learn` and `compare` as their specs take them; `lists` are None if not given."""
-    for name in lists:
-        options[name] = options[name] or None
+    options |= {name: options[name] or None for name in lists}
     options["recipe"] = read_recipe(options["recipe"]) or None
     options["pipeline"] = read_pipeline(options)
     return options
@@ -240,7 +258,7 @@ def read_pipeline(options: dict[str, Any]) -> dict[str, Any] | None:
         "prompts": read_prompts(file) if file is not None else prompt or None,
         "classes": whole_numbers(options.pop("label"), "--label", "0,3 or 0-9") or None,
     }
-    size = options.pop("resolution") or ""
+    size = options.pop("resolution")
     if size:
         match = re.fullmatch(r"([0-9]+)(?:x([0-9]+))?", size)
         if match is None:
@@ -249,11 +267,7 @@ def read_pipeline(options: dict[str, Any]) -> dict[str, Any] | None:
                 "width"
             )
         found |= {"height": int(match[1]), "width": int(match[2] or match[1])}
-    for name in (
-        "negative_prompt", "frames", "tokens", "embedded_guidance", "rectified", "latents",
-        "tiling", "net_time", "config", "clamp",
-    ):  # fmt: skip
-        found[name] = options.pop(name)
+    found |= {name: options.pop(name) for name in PIPELINE}
     return {name: value for name, value in found.items() if value is not None} or None
 
 
@@ -261,8 +275,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     """The lines of a text file that are not empty."""
     from ld3.store import read_text
 
-    lines = [line.strip() for line in read_text(path).splitlines()]
-    prompts = tuple(line for line in lines if line)
+    prompts = tuple(filter(None, map(str.strip, read_text(path).splitlines())))
     if not prompts:
         raise SpecError(f"--prompts: got {path}, which is empty; expected one prompt per line")
     return prompts
@@ -288,35 +301,29 @@ def read_scales(texts: Sequence[str]) -> list[float]:
     """1,2.5 and 1-4 -> guidance scales."""
     from ld3.runs.spec import counted
 
-    scales = []
-    for part in counted(_parts(texts, "--guidance", "1,2.5,4"), "--guidance", "1-4"):
-        text = str(part)
-        number = re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text)
-        if number is None or float(text) > 100:
+    parts = counted(_parts(texts, "--guidance", "1,2.5,4"), "--guidance", "1-4")
+    for text in map(str, parts):
+        if not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text) or float(text) > 100:
             raise SpecError(
                 f"--guidance: got {text!r}, expected scales from 0 to 100 such as 1,2.5,4"
             )
-        scales.append(float(text))
-    return scales
+    return [float(str(part)) for part in parts]
 
 
 def read_seeds(text: str) -> list[int]:
     """0-3,7 -> 0 1 2 3 7"""
-    return whole_numbers([text], "--seeds", "0-63 or 1,5,9")
+    return whole_numbers([text], "--seeds", "0-63 or 1,5,9", MAX_SEEDS)
 
 
-def whole_numbers(texts: Sequence[str], name: str, such_as: str) -> list[int]:
+def whole_numbers(texts: Sequence[str], name: str, such_as: str, most: int = 1000) -> list[int]:
     """Lists and ranges of whole numbers from 0."""
     from ld3.runs.spec import counted
 
-    numbers = []
-    for part in counted(_parts(texts, name, such_as), name, such_as, MAX_SEEDS):
-        if re.fullmatch("[0-9]{1,15}", str(part)) is None:
-            raise SpecError(
-                f"{name}: got {str(part)[:50]!r}, expected whole numbers such as {such_as}"
-            )
-        numbers.append(int(str(part)))
-    return numbers
+    parts = counted(_parts(texts, name, such_as), name, such_as, most)
+    for text in map(str, parts):
+        if not re.fullmatch("[0-9]{1,15}", text):
+            raise SpecError(f"{name}: got {text[:50]!r}, expected whole numbers such as {such_as}")
+    return [int(str(part)) for part in parts]
 
 
 def _parts(texts: Sequence[str], name: str, such_as: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ld3.errors import unknown
+from ld3.errors import PlanError, unknown
 from ld3.export import a1111, comfyui, diffusers, hub, kdiffusion, sigmas, text
 from ld3.export.numbers import members
 from ld3.export.target import Exported, Wish
@@ -39,12 +39,17 @@ TARGETS: dict[str, Target] = {
 }
 
 
+GUIDED = ("comfyui-pack",)  # tools that can leave out the unconditional pass
+
+
 def export_plans(
     target: str, plans: Sequence[Plan], out: Path | str, wish: Wish | None = None
 ) -> Exported:
     """Write plans of one model for a tool, and check what was written."""
     if target not in TARGETS:
         raise unknown("target", target, TARGETS)
+    for plan in plans:
+        _check_guidance(target, plan)
     return TARGETS[target].write(members(plans), Path(out), wish or Wish())
 
 
@@ -53,4 +58,18 @@ def paste_lines(target: str, plan: Plan) -> Iterator[str]:
     known = {name: kind.lines for name, kind in TARGETS.items() if kind.lines is not None}
     if target not in known:
         raise unknown("target", target, known)
+    _check_guidance(target, plan)
     return known[target](plan)
+
+
+def _check_guidance(target: str, plan: Plan) -> None:
+    if plan.guidance is not None and target not in GUIDED:
+        use = "learn without --passes and +guidance"
+        if target == "comfyui":
+            use = "use --to comfyui-pack"
+        if target == "diffusers":
+            use = "in Python use LD3Scheduler.from_plan and ld3.diffusers.guide_by_plan"
+        raise PlanError(
+            f"export: got a plan with guidance in it, expected one without for {target}, whose "
+            f"files do not say which passes to leave out; {use}"
+        )

@@ -6,7 +6,7 @@ packages: the check runs against a stand-in of the modules of theirs that are to
 `tools/webuis` against the real ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -68,34 +68,30 @@ def lines(plan: Plan) -> Iterator[str]:
 
 def stand_in() -> dict[str, ModuleType]:
     """The modules of the web UI that the script touches, with what it touches of them."""
-    package = ModuleType("modules")
-    parts = {
-        name: ModuleType(f"modules.{name}")
-        for name in ("sd_samplers", "sd_samplers_common", "sd_samplers_kdiffusion", "sd_schedulers")
-    }
+
+    def named(*names: str) -> Callable[..., SimpleNamespace]:
+        return lambda *values, **more: SimpleNamespace(
+            **dict(zip(names, values, strict=True)), **more
+        )
+
     known = SimpleNamespace(name="automatic", label="Automatic", function=None)
     contents: dict[str, dict[str, Any]] = {
         "sd_schedulers": {
             "schedulers": [known],
             "schedulers_map": {"automatic": known, "Automatic": known},
-            "Scheduler": lambda name, label, function, need_inner_model: SimpleNamespace(
-                name=name, label=label, function=function, need_inner_model=need_inner_model
-            ),
+            "Scheduler": named("name", "label", "function"),
         },
         "sd_samplers": {"all_samplers": [], "all_samplers_map": {}, "set_samplers": lambda: None},
-        "sd_samplers_common": {
-            "SamplerData": lambda name, constructor, aliases, options: SimpleNamespace(
-                name=name, constructor=constructor, aliases=aliases, options=options
-            )
-        },
-        "sd_samplers_kdiffusion": {
-            "KDiffusionSampler": lambda function, model: SimpleNamespace(func=function, model=model)
-        },
+        "sd_samplers_common": {"SamplerData": named("name", "constructor", "aliases", "options")},
+        "sd_samplers_kdiffusion": {"KDiffusionSampler": named("func", "model")},
     }
-    for name, part in parts.items():
-        part.__dict__.update(contents[name])
+    package = ModuleType("modules")
+    found = {"modules": package}
+    for name, content in contents.items():
+        part = found[f"modules.{name}"] = ModuleType(f"modules.{name}")
+        part.__dict__.update(content)
         setattr(package, name, part)
-    return {"modules": package, **{f"modules.{name}": part for name, part in parts.items()}}
+    return found
 
 
 def check(plan: Plan, path: Path, label: str) -> None:
@@ -109,11 +105,8 @@ def check(plan: Plan, path: Path, label: str) -> None:
     if len(schedules) != 1 or len(samplers) != 1:
         raise ExportError(f"{path.name}: was not registered once as {label!r}")
     spy, steps = Spy.of(plan), len(plan.times) - 1
-    sigmas = (
-        schedules[0]
-        .function(n=steps, sigma_min=0.03, sigma_max=14.6, inner_model=None, device="cpu")
-        .double()
-    )
+    settings = {"sigma_min": 0.03, "sigma_max": 14.6, "inner_model": None, "device": "cpu"}
+    sigmas = schedules[0].function(n=steps, **settings).double()
     if len(sigmas) != steps + 1:
         raise ExportError(f"{path.name}: got {len(sigmas)} sigmas for {steps} steps")
     sampler = samplers[0].constructor(None)

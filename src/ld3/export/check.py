@@ -1,15 +1,19 @@
 """The self-check of every exporter: run what was exported with a known network, and compare.
 
 The network is the exact denoiser of a Gaussian mixture under the plan's noise schedule, so that a
-wrong time, level or weight shows. Compared are the times that the network is told and the sample.
+wrong time, level or weight shows. The times that the network gets and the sample are compared.
 """
 
+import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +21,9 @@ from torch import Tensor
 from ld3.errors import ExportError
 from ld3.models import bind_network
 from ld3.plan import Plan
-from ld3.predictions import from_x0
 from ld3.schedules import Flow
 from ld3.seeds import noise
+from ld3.tool_units import from_network_units
 from ld3.zoo.toy import Mixture, mixture
 
 DIMENSION, COUNT = 24, 16
@@ -28,7 +32,7 @@ EXACT = 1e-4  # of the sample's size
 
 @dataclass
 class Spy:
-    """A network for a plan that remembers what it was told."""
+    """A network for a plan that remembers the times it got."""
 
     plan: Plan
     model: Mixture
@@ -52,7 +56,7 @@ class Spy:
         return self.model.forward(x.double(), now, None)
 
     def denoiser(self, x: Tensor, sigma: Tensor) -> Tensor:
-        """x0 as k-diffusion asks for it, at a noise level (B,)."""
+        """x0 as k-diffusion's samplers call it, at a noise level (B,)."""
         level = sigma[0].double().cpu()
         schedule = self.plan.noise_schedule
         lam = torch.log((1 - level) / level) if isinstance(schedule, Flow) else -level.log()
@@ -61,13 +65,18 @@ class Spy:
         inner = x.double() / (1 - level) if isinstance(schedule, Flow) else x.double()
         return self.model.denoise(inner, torch.exp(-lam)).to(x.dtype)
 
-    def network(self, x: Tensor, t: Tensor) -> Tensor:
-        """The output behind the denoiser, for stand-ins that convert by themselves."""
+    def sample(self, scheduler: Any, inside: bool = False) -> Tensor:
+        """By a scheduler of diffusers with its timesteps set, in the loop of a pipeline; `inside`
+        moves times into the range of the schedule."""
         schedule = self.plan.noise_schedule
-        alpha, sigma = schedule.log_alpha(t).exp(), schedule.log_sigma(t).exp()
-        x0 = self.model.denoise(x.double() / alpha, sigma / alpha)
-        self.told.append(t.item())
-        return from_x0(self.plan.model.prediction, x0, x.double(), alpha, sigma)
+        scale = getattr(scheduler, "scale_model_input", lambda x, timestep: x)
+        x = self.noise * float(getattr(scheduler, "init_noise_sigma", 1.0))
+        for timestep in scheduler.timesteps:
+            t = from_network_units(schedule, float(timestep))
+            t = min(max(t, schedule.t_min), schedule.t_max) if inside else t
+            out = self.output(scale(x, timestep), t)
+            x = scheduler.step(out, timestep, x, return_dict=False)[0]
+        return x
 
     def ours(self) -> Tensor:
         """The sample as this library draws it."""
@@ -79,7 +88,7 @@ class Spy:
         return float((sample.double() - ours).norm() / ours.norm())
 
     def check(self, sample: Tensor, where: str, trap: str, slack: float = 1e-3) -> None:
-        """`slack`: how far the told times may be, as a share of the range of times."""
+        """`slack`: how far the times may be, as a share of the range of times."""
         schedule = self.plan.noise_schedule
         wanted = self.plan.table().net_times.tolist()
         span = slack * (schedule.t_max - schedule.t_min)
@@ -88,13 +97,14 @@ class Spy:
         )
         if not near:
             raise ExportError(
-                f"{where}: the network was told {_show(self.told)}, wanted {_show(wanted)}; {trap}"
+                f"{where}: the network got the times {_show(self.told)}, expected "
+                f"{_show(wanted)}; {trap}"
             )
         apart = self.loss(sample)
         if not apart < EXACT:
             raise ExportError(
-                f"{where}: the sample is {apart:.2g} of its size away from ours, wanted less than "
-                f"{EXACT:g}; {trap}"
+                f"{where}: the sample is {apart:.2g} of its size away from ours, expected less "
+                f"than {EXACT:g}; {trap}"
             )
 
 
@@ -104,27 +114,35 @@ def _show(values: Sequence[float]) -> str:
 
 def load_file(path: Path, name: str) -> ModuleType:
     """An exported Python file as a module; it is ours, made a moment ago."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
     spec = spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ExportError(f"{path}: cannot be loaded as Python")
+    assert spec is not None and spec.loader is not None  # for any name that ends in .py
     module = module_from_spec(spec)
-    run: Callable[[ModuleType], None] = spec.loader.exec_module
-    run(module)
+    spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
-def with_modules(modules: Mapping[str, ModuleType]) -> Iterator[None]:
-    """These modules in place of what is or is not installed, for a while."""
+def quiet() -> Iterator[None]:
+    """Without warnings, and without what diffusers logs about numbers of one's own."""
+    logger = logging.getLogger("diffusers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def with_modules(modules: Mapping[str, ModuleType | None]) -> Iterator[None]:
+    """These modules in place of what is installed, for a while; None cannot be imported."""
     before = {name: sys.modules.get(name) for name in modules}
-    sys.modules.update(modules)
+    sys.modules.update(modules)  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for name, module in before.items():
-            if module is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = module
+        for name in modules:
+            del sys.modules[name]
+        sys.modules.update({name: old for name, old in before.items() if old is not None})

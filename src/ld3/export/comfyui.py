@@ -15,18 +15,20 @@ from typing import Any
 import torch
 
 from ld3 import __version__
-from ld3.errors import SpecError
-from ld3.export.check import Spy, load_file, with_modules
+from ld3.errors import ExportError, SpecError
+from ld3.export.check import EXACT, Spy, load_file, with_modules
 from ld3.export.comfyui_standin import Model, modules, sample_custom
 from ld3.export.comfyui_workflows import examples, single
 from ld3.export.numbers import fixed, level, pack_of, slug, solver_name, title
 from ld3.export.source import python_file
 from ld3.export.stock_samplers import stock_lines
 from ld3.export.target import Exported, Wish
+from ld3.models import bind
 from ld3.plan import Plan
 from ld3.store import write_bytes, write_json
 
 PACK = "ld3_plans"
+NEGATIVE = 0.5  # what the stand-in's negative condition multiplies x0 by
 
 
 def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
@@ -69,13 +71,13 @@ def write_pack(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
         write_json(files[-1], flow.saved())
     for plan in plans:
         check_pack(plan, folder, name)
-    notes = [
-        "comfyui: checked against a stand-in of its interface",
-        f"comfyui: the node LD3 Plan runs {name!r} as it is, in steps {_counts(plans)}; KSampler "
-        f"has it as scheduler and sampler ld3_{slug(name)}",
-        *stock_lines(plans[0], "comfyui", "other samplers"),
-    ]
-    return Exported(files, notes)
+    runs = f"comfyui: the node LD3 Plan runs {name!r} as it is, in steps {_counts(plans)}; "
+    if any(plan.guidance is not None for plan in plans):
+        runs += "guidance is in the plan: wire LD3 Guider to SamplerCustomAdvanced"
+    else:
+        runs += f"KSampler has it as scheduler and sampler ld3_{slug(name)}"
+    stock = stock_lines(plans[0].without_guidance(), "comfyui", "other samplers")
+    return Exported(files, ["comfyui: checked against a stand-in of its interface", runs, *stock])
 
 
 def _counts(plans: Sequence[Plan]) -> str:
@@ -85,9 +87,9 @@ def _counts(plans: Sequence[Plan]) -> str:
 def project(folder: Path, name: str, display: str, about: str, wish: Wish) -> None:
     """`pyproject.toml`, as ComfyUI's registry of nodes wants it."""
     if not re.fullmatch(r"[A-Za-z0-9-]*", wish.publisher):
-        raise SpecError(f"publisher: got {wish.publisher!r}, wanted letters, digits and hyphens")
+        raise SpecError(f"publisher: got {wish.publisher!r}, expected letters, digits and hyphens")
     if not re.fullmatch(r"[A-Za-z0-9.+-]+", wish.licence):
-        raise SpecError(f"licence: got {wish.licence!r}, wanted a short name such as apache-2.0")
+        raise SpecError(f"licence: got {wish.licence!r}, expected a short name such as apache-2.0")
     numbers = re.match(r"\d+\.\d+\.\d+", __version__)
     text = (
         f'[project]\nname = "{name}"\nversion = "{numbers.group() if numbers else "1.0.0"}"\n'
@@ -127,26 +129,48 @@ def check(plan: Plan, folder: Path, name: str) -> None:
 
 def check_pack(plan: Plan, folder: Path, name: str) -> None:
     """The node for all plans, with the plan chosen by name."""
-    spy, steps = Spy.of(plan), len(plan.times) - 1
-    with with_modules(modules()):
-        node = load_file(folder / "__init__.py", "ld3_exported_pack").NODE_CLASS_MAPPINGS["LD3Plan"]
+    spy, steps = Spy.of(plan.without_guidance()), len(plan.times) - 1
+    own = dict.fromkeys(("comfy_api", "comfy_api.latest", "folder_paths"))  # of a ComfyUI here
+    with with_modules({**own, **modules()}):
+        nodes = load_file(folder / "__init__.py", "ld3_exported_pack").NODE_CLASS_MAPPINGS
+        choice = {"plan": name, "steps": str(steps)}
+        usual = {"denoise": 1.0, "sampler": "LD3 Sampler", "history": "hand over"}
         model, sampler, sigmas = run_node(
-            node,
-            model=Model(plan, spy.output),
-            plan=name,
-            steps=str(steps),
-            denoise=1.0,
-            sampler="LD3 Sampler",
-            history="hand over",
+            nodes["LD3Plan"], model=Model(plan, spy.output), **choice, **usual
         )
+        if plan.guidance is not None:
+            (guider,) = run_node(
+                nodes["LD3Guider"], model=model, positive=1.0, negative=NEGATIVE, cfg=0.0, **choice
+            )
+            sample = sample_custom(model, sampler, sigmas, spy.noise, guider=guider)
+            _check_guider(plan, spy, sample, folder)
+            return
         sample = sample_custom(model, sampler, sigmas, spy.noise)
     _same(spy, sample, folder)
 
 
+def _check_guider(plan: Plan, spy: Spy, sample: torch.Tensor, folder: Path) -> None:
+    """The sample and the number of passes are those of the plan's table."""
+    table, denoise = plan.table_for(plan.noise_schedule, "x0"), bind(spy.model)
+
+    def both(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        x0 = denoise(x, t)
+        return torch.stack([x0, (plan.model.guidance - 1) * (1 - NEGATIVE) * x0])
+
+    passes = len(spy.told)
+    wanted = table.run([both if n in (table.guided or ()) else denoise for n in range(plan.nfe)],
+                       spy.start)  # fmt: skip
+    apart = float((sample.double() - wanted).norm() / wanted.norm())
+    if passes != plan.passes or not apart < EXACT:
+        raise ExportError(
+            f"{folder.name}: the guider ran {passes} passes and ends {apart:.2g} of the sample's "
+            f"size away, expected {plan.passes} passes and less than {EXACT:g}"
+        )
+
+
 def _same(spy: Spy, sample: torch.Tensor, folder: Path) -> None:
-    spy.check(
-        sample, f"{folder.name} on torch {torch.__version__}", "its numbers are not the plan's"
-    )
+    where = f"{folder.name} on torch {torch.__version__}"
+    spy.check(sample, where, "its numbers are not the plan's")
 
 
 def run_node(node: Any, **inputs: Any) -> tuple[Any, ...]:

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from ld3.plan import Plan
 from ld3.schedules import EDM, Discrete, Flow
+from ld3.tool_units import from_network_units
 
 Network = Callable[[Tensor, float], Tensor]
 """(x, the plan's time) -> output"""
 
 
 class Sampling(torch.nn.Module):
-    """Noise levels of a model, and how its network is asked and read."""
+    """Noise levels of a model, and how its network is called and read."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -109,13 +110,11 @@ class Model:
         return found
 
     def time(self, told: float) -> float:
-        """The plan's time behind what the network is told."""
+        """The plan's time of a network time."""
         schedule = self.plan.noise_schedule
-        if isinstance(schedule, Discrete):
-            return (told + 1) / schedule.steps
-        if isinstance(schedule, Flow):
-            return told / 1000
-        return float(torch.tensor(4 * told).double().exp()) if isinstance(schedule, EDM) else told
+        if isinstance(schedule, EDM):
+            return float(torch.tensor(4 * told).double().exp())
+        return from_network_units(schedule, told)
 
 
 class KSAMPLER:
@@ -125,10 +124,45 @@ class KSAMPLER:
         self.sampler_function = sampler_function
 
 
+class CFGGuider:
+    """A GUIDER: a model with its conditions. Here a condition is a factor of x0."""
+
+    def __init__(self, model_patcher: Model) -> None:
+        self.inner_model = model_patcher
+        self.conds: dict[str, float] = {}
+
+    def set_conds(self, positive: float, negative: float) -> None:
+        self.conds = {"positive": positive, "negative": negative}
+
+    def set_cfg(self, cfg: float) -> None:
+        self.cfg = cfg
+
+    def predict_noise(self, x: Tensor, timestep: Tensor, model_options: object = None) -> Tensor:
+        conds = [self.conds[name] for name in ("positive", "negative")]
+        with_cond, without = calc_cond_batch(self.inner_model, conds, x, timestep, model_options)
+        return without + self.cfg * (with_cond - without)
+
+    @property
+    def model_sampling(self) -> Any:
+        return self.inner_model.model_sampling
+
+    def __call__(self, x: Tensor, sigma: Tensor) -> Tensor:
+        return self.predict_noise(x, sigma)
+
+
+def calc_cond_batch(
+    model: Model, conds: list[float], x: Tensor, timestep: Tensor, model_options: object
+) -> list[Tensor]:
+    """x0 for each condition."""
+    return [cond * model(x, timestep) for cond in conds]
+
+
 def modules() -> dict[str, ModuleType]:
     """`comfy` and `comfy.samplers`."""
     package, samplers = ModuleType("comfy"), ModuleType("comfy.samplers")
-    samplers.__dict__["KSAMPLER"] = KSAMPLER
+    samplers.__dict__.update(
+        KSAMPLER=KSAMPLER, CFGGuider=CFGGuider, calc_cond_batch=calc_cond_batch
+    )
     package.__dict__["samplers"] = samplers
     return {"comfy": package, "comfy.samplers": samplers}
 
@@ -136,7 +170,7 @@ def modules() -> dict[str, ModuleType]:
 class Masked:
     """The denoiser that samplers get: outside of a mask it sees and answers the given latent."""
 
-    def __init__(self, model: Model, noise: Tensor, latent: Tensor) -> None:
+    def __init__(self, model: Model | CFGGuider, noise: Tensor, latent: Tensor) -> None:
         self.inner_model, self.noise, self.latent_image = model, noise, latent
 
     def __call__(self, x: Tensor, sigma: Tensor, denoise_mask: Tensor | None) -> Tensor:
@@ -156,13 +190,14 @@ def sample_custom(
     noise: Tensor,
     latent: Tensor | None = None,
     mask: Tensor | None = None,
+    guider: CFGGuider | None = None,
 ) -> Tensor:
-    """What SamplerCustom does, without guidance."""
+    """What SamplerCustom does, without guidance, or SamplerCustomAdvanced with a guider."""
     sampling = model.get_model_object("model_sampling")
     latent = torch.zeros_like(noise) if latent is None else latent
     whole = bool(sigmas[0] >= sampling.sigma_max * (1 - 1e-5))
     x = sampling.noise_scaling(sigmas[0].to(noise), noise, latent, whole)
-    extra, shown = {"denoise_mask": mask}, Masked(model, noise, latent)
+    extra, shown = {"denoise_mask": mask}, Masked(guider or model, noise, latent)
     x = sampler.sampler_function(shown, x, sigmas, extra_args=extra, callback=None, disable=True)
     found: Tensor = sampling.inverse_noise_scaling(sigmas[-1].to(noise), x)
     return found

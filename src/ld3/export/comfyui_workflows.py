@@ -55,12 +55,12 @@ class Workflow:
 
     def saved(self) -> dict[str, Any]:
         """As the window saves it."""
-        hidden = "widgets"
         return {
             "last_node_id": len(self.nodes),
             "last_link_id": len(self.links),
             "nodes": [
-                {key: value for key, value in node.items() if key != hidden} for node in self.nodes
+                {key: value for key, value in node.items() if key != "widgets"}
+                for node in self.nodes
             ],
             "links": self.links,
             "groups": [],
@@ -85,21 +85,14 @@ class Workflow:
 def single(name: str, steps: int) -> Workflow:
     """Text to image with the three nodes of one plan."""
     flow = Workflow()
-    loader, positive, negative = _loaded(flow)
+    loader, texts = _loaded(flow)
     latent = flow.add("EmptyLatentImage", "LATENT", None, _SIZE)
-    times = flow.add(
-        f"LD3NetworkTimes_{name}",
-        "MODEL",
-        {"model": (loader, 0)},
-        {"steps": steps, "sampler": "LD3 Sampler"},
-    )
+    widgets = {"steps": steps, "sampler": "LD3 Sampler"}
+    times = flow.add(f"LD3NetworkTimes_{name}", "MODEL", {"model": (loader, 0)}, widgets)
     sampler = flow.add(f"LD3Sampler_{name}", "SAMPLER", None, {"history": "hand over"})
     sigmas = flow.add(f"LD3Sigmas_{name}", "SIGMAS", None, {"steps": steps, "denoise": 1.0})
-    drawn = _sampled(
-        flow, (times, 0), positive, negative, (sampler, 0), (sigmas, 0), (latent, 0), noise=True
-    )
-    _shown(flow, loader, drawn)
-    return flow
+    drawn = _sampled(flow, texts, (times, 0), (sampler, 0), (sigmas, 0), latent)
+    return _shown(flow, loader, drawn)
 
 
 def examples(plan: str, steps: int) -> dict[str, Workflow]:
@@ -115,59 +108,51 @@ def examples(plan: str, steps: int) -> dict[str, Workflow]:
 _SIZE = {"width": 512, "height": 512, "batch_size": 1}
 
 
-def _loaded(flow: Workflow, file: str = "model.safetensors") -> tuple[int, Port, Port]:
-    """A checkpoint with a prompt and an empty negative prompt."""
-    loader = flow.add("CheckpointLoaderSimple", "MODEL CLIP VAE", None, {"ckpt_name": file})
-    texts = [
-        flow.add("CLIPTextEncode", "CONDITIONING", {"clip": (loader, 1)}, {"text": text})
-        for text in ("a photo of a cat", "")
-    ]
-    return loader, (texts[0], 0), (texts[1], 0)
+def _loader(flow: Workflow, file: str) -> int:
+    return flow.add("CheckpointLoaderSimple", "MODEL CLIP VAE", None, {"ckpt_name": file})
 
 
-def _plan(flow: Workflow, model: Port, plan: str, steps: int, denoise: float) -> int:
-    widgets = {
-        "plan": plan,
-        "steps": str(steps),
-        "denoise": denoise,
-        "sampler": "LD3 Sampler",
-        "history": "hand over",
+def _loaded(flow: Workflow) -> tuple[int, dict[str, Port]]:
+    """A checkpoint, with a prompt and an empty negative prompt."""
+    loader = _loader(flow, "model.safetensors")
+    texts = {
+        key: (flow.add("CLIPTextEncode", "CONDITIONING", {"clip": (loader, 1)}, {"text": text}), 0)
+        for key, text in (("positive", "a photo of a cat"), ("negative", ""))
     }
-    return flow.add("LD3Plan", "MODEL SAMPLER SIGMAS", {"model": model}, widgets)
+    return loader, texts
+
+
+def _plan(flow: Workflow, loader: int, plan: str, steps: int, denoise: float) -> int:
+    widgets: dict[str, Any] = {"plan": plan, "steps": str(steps), "denoise": denoise}
+    widgets |= {"sampler": "LD3 Sampler", "history": "hand over"}
+    return flow.add("LD3Plan", "MODEL SAMPLER SIGMAS", {"model": (loader, 0)}, widgets)
 
 
 def _sampled(
     flow: Workflow,
+    texts: dict[str, Port],
     model: Port,
-    positive: Port,
-    negative: Port,
     sampler: Port,
     sigmas: Port,
-    latent: Port,
-    *,
-    noise: bool,
+    latent: int,
+    noise: bool = True,
 ) -> int:
-    inputs = {
-        "model": model,
-        "positive": positive,
-        "negative": negative,
-        "sampler": sampler,
-        "sigmas": sigmas,
-        "latent_image": latent,
-    }
+    inputs = {"model": model, **texts, "sampler": sampler, "sigmas": sigmas}
+    inputs["latent_image"] = (latent, 0)
     widgets = {"add_noise": noise, "noise_seed": 0, "cfg": 7.5}
     return flow.add("SamplerCustom", "LATENT LATENT", inputs, widgets)
 
 
-def _shown(flow: Workflow, loader: int, drawn: int) -> None:
+def _shown(flow: Workflow, loader: int, drawn: int) -> Workflow:
     image = flow.add("VAEDecode", "IMAGE", {"samples": (drawn, 0), "vae": (loader, 2)})
     flow.add("SaveImage", "", {"images": (image, 0)}, {"filename_prefix": "ld3"})
+    return flow
 
 
 def _one(plan: str, steps: int, denoise: float, mask: bool = False) -> Workflow:
     """Text to image, from an image if `denoise` is below 1, and inside of a mask."""
     flow = Workflow()
-    loader, positive, negative = _loaded(flow)
+    loader, texts = _loaded(flow)
     if denoise < 1 or mask:
         image = flow.add("LoadImage", "IMAGE MASK", None, {"image": "example.png"})
         latent = flow.add("VAEEncode", "LATENT", {"pixels": (image, 0), "vae": (loader, 2)})
@@ -176,33 +161,22 @@ def _one(plan: str, steps: int, denoise: float, mask: bool = False) -> Workflow:
             latent = flow.add("SetLatentNoiseMask", "LATENT", wires)
     else:
         latent = flow.add("EmptyLatentImage", "LATENT", None, _SIZE)
-    made = _plan(flow, (loader, 0), plan, steps, denoise)
-    drawn = _sampled(
-        flow, (made, 0), positive, negative, (made, 1), (made, 2), (latent, 0), noise=True
-    )
-    _shown(flow, loader, drawn)
-    return flow
+    made = _plan(flow, loader, plan, steps, denoise)
+    drawn = _sampled(flow, texts, (made, 0), (made, 1), (made, 2), latent)
+    return _shown(flow, loader, drawn)
 
 
 def _split(plan: str, steps: int) -> Workflow:
     """The high part with one model, the low part with another; one SAMPLER for both, so that the
     second part continues with the history of the first."""
     flow = Workflow()
-    loader, positive, negative = _loaded(flow)
-    refiner = flow.add(
-        "CheckpointLoaderSimple", "MODEL CLIP VAE", None, {"ckpt_name": "second.safetensors"}
-    )
+    loader, texts = _loaded(flow)
+    refiner = _loader(flow, "second.safetensors")
     latent = flow.add("EmptyLatentImage", "LATENT", None, _SIZE)
-    made = _plan(flow, (loader, 0), plan, steps, 1.0)
-    second = _plan(flow, (refiner, 0), plan, steps, 1.0)
-    parts = flow.add(
-        "SplitSigmas", "SIGMAS SIGMAS", {"sigmas": (made, 2)}, {"step": max(1, steps // 2)}
-    )
-    high = _sampled(
-        flow, (made, 0), positive, negative, (made, 1), (parts, 0), (latent, 0), noise=True
-    )
-    low = _sampled(
-        flow, (second, 0), positive, negative, (made, 1), (parts, 1), (high, 0), noise=False
-    )
-    _shown(flow, refiner, low)
-    return flow
+    made = _plan(flow, loader, plan, steps, 1.0)
+    second = _plan(flow, refiner, plan, steps, 1.0)
+    middle = {"step": max(1, steps // 2)}
+    parts = flow.add("SplitSigmas", "SIGMAS SIGMAS", {"sigmas": (made, 2)}, middle)
+    high = _sampled(flow, texts, (made, 0), (made, 1), (parts, 0), latent)
+    low = _sampled(flow, texts, (second, 0), (made, 1), (parts, 1), high, noise=False)
+    return _shown(flow, refiner, low)

@@ -4,22 +4,20 @@
 comes nearest, how it is to be set up, and how far its sample then is from the plan's.
 """
 
-import logging
-import warnings
+import importlib.metadata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from ld3.errors import ExportError, SpecError
-from ld3.export.check import Spy
+from ld3.errors import ExportError, import_extra
+from ld3.export.check import Spy, quiet
 from ld3.export.numbers import fixed, level, solver_name
 from ld3.export.target import Exported, Wish
 from ld3.plan import Plan
-from ld3.schedules import EDM, Discrete, Flow, in_network_units
+from ld3.schedules import Discrete, Flow, in_network_units
 from ld3.store import write_json
 
 TYPES = {"eps": "epsilon", "x0": "sample", "v": "v_prediction", "flow": "flow_prediction"}
@@ -37,7 +35,7 @@ class Stock:
 
 def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     """`scheduler/` with all plans, and `stock.json`."""
-    kind = scheduler_class()
+    kind = import_extra("ld3.diffusers", "export: expected diffusers").LD3Scheduler
     kind.from_plan(*plans).save_pretrained(out / "scheduler")
     loaded = kind.from_pretrained(out / "scheduler")
     notes = [f"diffusers {version()}: scheduler/ runs the plan as it is, checked"]
@@ -142,19 +140,12 @@ def left_out(plan: Plan) -> Iterator[str]:
 def check(plan: Plan, scheduler: Any) -> None:
     """The loaded scheduler in the loop of a pipeline."""
     spy = Spy.of(plan)
-    schedule = plan.noise_schedule
-
-    def network(x: Tensor, timestep: Tensor) -> Tensor:
-        return spy.output(x, _time(plan, timestep.item()))
-
-    if isinstance(schedule, EDM) and scheduler.config["sigma_data"] is not None:
-        raise ExportError("diffusers: plans with sigma_data are made in code, not exported")
     scheduler.set_timesteps(plan.nfe)
-    x = spy.noise * scheduler.init_noise_sigma
-    for timestep in scheduler.timesteps:
-        out = network(scheduler.scale_model_input(x, timestep), timestep)
-        x = scheduler.step(out, timestep, x, return_dict=False)[0]
-    spy.check(x, f"diffusers {version()}", "this version's scheduler classes work in another way")
+    spy.check(
+        spy.sample(scheduler),
+        f"diffusers {version()}",
+        "this version's scheduler classes work in another way",
+    )
 
 
 def check_stock(plan: Plan, near: Stock) -> float:
@@ -168,64 +159,24 @@ def check_stock(plan: Plan, near: Stock) -> float:
         before = torch.cat([torch.ones(1, dtype=torch.float64), squares[:-1]])
         config |= {"trained_betas": (1 - squares / before).tolist(), "steps_offset": 1}
         config["num_train_timesteps"] = len(schedule.log_alphas)
-    with warnings.catch_warnings(), _quiet():
-        warnings.simplefilter("ignore")  # numpy and deprecation talk of diffusers
+    with quiet():
         scheduler = getattr(diffusers, near.scheduler)(**config)
         numbers: Any = near.numbers
         if "UniPC" in near.scheduler:
             numbers = torch.tensor(numbers, dtype=torch.float64).numpy()
         scheduler.set_timesteps(**{near.argument: numbers})
-        x = spy.noise * getattr(scheduler, "init_noise_sigma", 1.0)
-        for timestep in scheduler.timesteps:
-            scale = getattr(scheduler, "scale_model_input", None)
-            asked = x if scale is None else scale(x, timestep)
-            out = spy.output(asked, _time(plan, float(timestep)))
-            x = scheduler.step(out, timestep, x, return_dict=False)[0]
-    wanted = [_time_in_units(plan, t) for t in plan.grid.times[:-1].tolist()]
-    got = [_time_in_units(plan, t) for t in spy.told]
+        x = spy.sample(scheduler)
+    told = torch.tensor(spy.told, dtype=torch.float64)
+    got, wanted = (in_network_units(schedule, t).tolist() for t in (told, plan.grid.times[:-1]))
     if len(got) != len(wanted) or any(abs(a - b) > 1.01 for a, b in zip(got, wanted, strict=True)):
         shown = ", ".join(f"{t:.1f}" for t in got), ", ".join(f"{t:.1f}" for t in wanted)
         raise ExportError(
-            f"diffusers {version()}: {near.scheduler} told the network [{shown[0]}], wanted "
+            f"diffusers {version()}: {near.scheduler} gave the network [{shown[0]}], expected "
             f"[{shown[1]}]: this version changes the {near.argument} that it is given; use "
             "LD3Scheduler"
         )
     return spy.loss(x)
 
 
-def _time(plan: Plan, told: float) -> float:
-    """The plan's time behind what diffusers tells a network."""
-    schedule = plan.noise_schedule
-    if isinstance(schedule, Discrete):
-        return (told + 1) / schedule.steps
-    return told / 1000 if isinstance(schedule, Flow) else told
-
-
-def _time_in_units(plan: Plan, t: float) -> float:
-    return in_network_units(plan.noise_schedule, torch.tensor(t, dtype=torch.float64)).item()
-
-
-def scheduler_class() -> Any:
-    """LD3Scheduler, if diffusers is there."""
-    try:
-        from ld3.diffusers import LD3Scheduler
-    except ImportError:
-        raise SpecError("export: wanted diffusers; pip install 'ld3[diffusers]'") from None
-    return LD3Scheduler
-
-
 def version() -> str:
-    from importlib.metadata import version as installed
-
-    return installed("diffusers")
-
-
-class _quiet:
-    """diffusers logs what it does with custom numbers; the check says it better."""
-
-    def __enter__(self) -> None:
-        self._level = logging.getLogger("diffusers").level
-        logging.getLogger("diffusers").setLevel(logging.ERROR)
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("diffusers").setLevel(self._level)
+    return importlib.metadata.version("diffusers")

@@ -1,10 +1,10 @@
 """The hub: a folder ready to upload, with a model card.
 
-README.md        the card: base model, solver, evaluations, scores, pictures, licence
+README.md        the card: base model, solver, evaluations, scores, images, licence
 plan-5.json      the plans
 scheduler/       LD3Scheduler's config
 exports/         comfyui, a1111, kdiffusion, text
-report/          pictures and scores
+report/          images and scores
 """
 
 import re
@@ -12,38 +12,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ld3.errors import SpecError
+from ld3.errors import SpecError, import_extra
 from ld3.export import a1111, comfyui, diffusers, kdiffusion, text
 from ld3.export.numbers import clean, decoupled, fixed, level, solver_name, title
 from ld3.export.target import Exported, Wish
 from ld3.plan import Plan
 from ld3.report.figures import draw_grids
+from ld3.report.tables import significant
 from ld3.scores import Scores
 from ld3.store import read_bytes, write_bytes, write_json
 
+TOOLS = {"comfyui": comfyui, "a1111": a1111, "kdiffusion": kdiffusion, "text": text}
 ADDRESS = r"[A-Za-z0-9][\w.-]*/[\w.-]+"
 
 
 def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     """Everything that the other exporters make, and the card."""
-    try:
-        from huggingface_hub import ModelCardData
-    except ImportError:
-        raise SpecError("export: wanted huggingface_hub; pip install 'ld3[diffusers]'") from None
+    hub = import_extra("huggingface_hub", "export: expected huggingface_hub")
     if wish.base_model is not None and not re.fullmatch(ADDRESS, wish.base_model):
         raise SpecError(
-            f"base model: got {wish.base_model!r}, wanted an address such as owner/name"
+            f"base model: got {wish.base_model!r}, expected an address such as owner/name"
         )
     if not re.fullmatch(r"[a-z0-9.-]+", wish.licence):
-        raise SpecError(f"licence: got {wish.licence!r}, wanted a short name such as apache-2.0")
+        raise SpecError(f"licence: got {wish.licence!r}, expected a short name such as apache-2.0")
     scheduler = diffusers.write(plans, out, wish)
     files, notes = list(scheduler.files), list(scheduler.notes)
-    for name, tool in (
-        ("comfyui", comfyui),
-        ("a1111", a1111),
-        ("kdiffusion", kdiffusion),
-        ("text", text),
-    ):
+    for name, tool in TOOLS.items():
         made = tool.write(plans, out / "exports" / name, wish)
         files += made.files
         notes += made.notes
@@ -51,13 +45,11 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
         files.append(out / f"plan-{plan.nfe}.json")
         plan.save(files[-1])
     files.append(out / "report" / "metrics.json")
-    write_json(
-        files[-1],
-        {
-            str(plan.nfe): {name: score.model_dump() for name, score in plan.scores.items()}
-            for plan in plans
-        },
-    )
+    known = {
+        str(plan.nfe): {name: score.model_dump() for name, score in plan.scores.items()}
+        for plan in plans
+    }
+    write_json(files[-1], known)
     pictures = []
     with suppress(SpecError):  # drawn where there is matplotlib
         grids = {f"{plan.nfe} evaluations": plan.grid for plan in plans}
@@ -66,27 +58,18 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
     for number, picture in enumerate(wish.pictures):
         pictures.append(out / "report" / f"{number}-{picture.name}")
         write_bytes(pictures[-1], read_bytes(picture))
-    data = ModelCardData(
-        base_model=wish.base_model,
-        license=wish.licence,
-        library_name="diffusers",
-        tags=[
-            "diffusion-schedule",
-            "ld3",
-            "few-step",
-            plans[0].solver.name,
-            *(f"nfe-{plan.nfe}" for plan in plans),
-        ],
-        inference=False,
-    )
+    tags = ["diffusion-schedule", "ld3", "few-step", plans[0].solver.name]
+    tags += [f"nfe-{plan.nfe}" for plan in plans]
+    about = {"base_model": wish.base_model, "license": wish.licence, "library_name": "diffusers"}
+    data = hub.ModelCardData(**about, tags=tags, inference=False)
     files.append(out / "README.md")
     write_bytes(files[-1], card(plans, wish, data.to_yaml(), pictures, out).encode())
     if wish.base_model is None:
         notes.append("hub: the card names no base model; give it with --base-model owner/name")
     if not wish.pictures:
         notes.append(
-            "hub: the card has no pictures of samples; export the plan.json that `ld3 learn` left "
-            "beside its pictures"
+            "hub: the card has no images of samples; export the plan.json that `ld3 learn` left "
+            "beside its images"
         )
     return Exported([*files, *pictures], notes)
 
@@ -105,7 +88,7 @@ def card(plans: Sequence[Plan], wish: Wish, head: str, pictures: Sequence[Path],
         "",
         f"Learned with ld3 for **{base}**: at which times its ODE is solved by "
         f"{solver_name(first)}"
-        + (", what the network is told there" if any(map(decoupled, plans)) else "")
+        + (", the times that the network gets there" if any(map(decoupled, plans)) else "")
         + (", and the solver's coefficients" if any(p.corrections for p in plans) else "")
         + ". The network itself is unchanged and not in this repository; its own licence holds for"
         f" it. The numbers here: {wish.licence}.",
@@ -177,7 +160,7 @@ def scores(plans: Sequence[Plan]) -> Iterator[str]:
     yield "| evaluations | grid | distance |"
     yield "|---|---|---|"
     for nfe, name, value in rows:
-        yield f"| {nfe} | {clean(name)} | {value:.5f} |"
+        yield f"| {nfe} | {clean(name)} | {significant(value)} |"
 
 
 def distances(plan: Plan) -> list[tuple[str, float]]:

@@ -6,13 +6,7 @@ from pathlib import Path
 import torch
 
 from ld3.export.check import Spy, load_file
-from ld3.export.numbers import (
-    fixed,
-    level,
-    members,
-    record,
-    solver_name,
-)
+from ld3.export.numbers import fixed, level, members, record, solver_name
 from ld3.export.source import python_file
 from ld3.export.stock_samplers import stock_lines, stock_sampler
 from ld3.export.target import Exported, Wish

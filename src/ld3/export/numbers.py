@@ -17,13 +17,14 @@ from ld3.export.check import Spy
 from ld3.interpolate import guess
 from ld3.plan import MAX_STEPS, Plan
 from ld3.predictions import from_x0
-from ld3.schedules import EDM, Discrete, Flow, in_network_units
+from ld3.schedules import EDM, Discrete, Flow, ends, in_network_units
+from ld3.tool_units import noise_level
 
 
 def members(plans: Sequence[Plan]) -> list[Plan]:
     """One plan for each learned number of evaluations, fewest first; all of one model."""
     if not plans:
-        raise PlanError("export: got no plan, wanted one or more plan.json files")
+        raise PlanError("export: got no plan, expected one or more plan.json files")
     first = plans[0]
     for plan in plans[1:]:
         for what, got, wanted in (
@@ -34,27 +35,24 @@ def members(plans: Sequence[Plan]) -> list[Plan]:
             if got != wanted:
                 raise PlanError(
                     f"export: got plans with another {what} ({plan.model.name!r}, "
-                    f"{first.model.name!r}), wanted plans of one model; export them apart"
+                    f"{first.model.name!r}), expected plans of one model; export them apart"
                 )
     found = [plan.at(nfe) for plan in plans for nfe in plan.counts]
     counts = [plan.nfe for plan in found]
     if len(set(counts)) < len(counts):
-        raise PlanError(f"export: got plans of {counts} evaluations, wanted one of each number")
+        raise PlanError(f"export: got plans of {counts} evaluations, expected one of each number")
     return sorted(found, key=lambda plan: plan.nfe)
 
 
 def level(plan: Plan, t: Tensor) -> Tensor:
     """The noise level of a tool at time t."""
-    schedule = plan.noise_schedule
-    return (
-        schedule.log_sigma(t).exp() if isinstance(schedule, Flow) else torch.exp(-schedule.lam(t))
-    )
+    return noise_level(plan.noise_schedule, t)
 
 
 def record(plan: Plan) -> dict[str, Any]:
     """The plan as `files/ld3_sampler.py` runs it."""
     schedule = plan.noise_schedule
-    run = plan.increments()
+    run = plan.without_guidance().increments()
     told = run.net_times
     kind = "flow" if isinstance(schedule, Flow) else "ve" if isinstance(schedule, EDM) else "vp"
 
@@ -63,7 +61,12 @@ def record(plan: Plan) -> dict[str, Any]:
 
     net = (schedule.log_alpha(told).exp(), schedule.log_sigma(told).exp())
     one, zero = torch.ones_like(told), torch.zeros_like(told)
+    guidance: dict[str, Any] = {}
+    if plan.guidance is not None:
+        own = plan.guidance
+        guidance = {"guided": own.guided, "guidance": own.rows, "scale": plan.model.guidance}
     return {
+        **guidance,
         "kind": kind,
         "solver": solver_name(plan),
         "form": plan.make_solver().form,
@@ -89,7 +92,6 @@ def record(plan: Plan) -> dict[str, Any]:
 def model_record(plan: Plan) -> dict[str, Any]:
     """What tools compare with the model they have loaded: its prediction and noise levels."""
     schedule = plan.noise_schedule
-    ends = torch.tensor([schedule.t_min, schedule.t_max], dtype=torch.float64, device="cpu")
     table: dict[str, Any] = {}
     if isinstance(schedule, Discrete) and len(schedule.log_alphas) == schedule.steps:
         at = [0, schedule.steps // 4, schedule.steps // 2, schedule.steps - 1]
@@ -98,7 +100,7 @@ def model_record(plan: Plan) -> dict[str, Any]:
     return {
         "name": clean(plan.model.name),
         "prediction": plan.model.prediction,
-        "levels": level(plan, ends).tolist(),
+        "levels": level(plan, ends(schedule).flip(0)).tolist(),
         "table": table,
     }
 
@@ -124,7 +126,7 @@ def solver_name(plan: Plan) -> str:
 
 
 def decoupled(plan: Plan) -> bool:
-    """Whether the network is told other times than the solver's."""
+    """Whether network times differ from the solver's times."""
     return bool((plan.grid.times - plan.grid.net_times)[:-1].abs().max() > 1e-9)
 
 
@@ -137,18 +139,14 @@ def fixed(numbers: Sequence[float] | Tensor) -> list[str]:
 def _decimal(value: float) -> str:
     if value == 0:
         return "0.0"
-    digits = max(1, 9 - len(str(int(abs(value)))) if abs(value) >= 1 else _zeros(value) + 9)
+    zeros = max(0, -int(f"{value:e}".partition("e")[2]) - 1)  # after the point: 0.00123 has two
+    digits = max(1, 9 - len(str(int(abs(value)))) if abs(value) >= 1 else zeros + 9)
     text = f"{value:.{digits}f}".rstrip("0")
     return f"{text}0" if text.endswith(".") else text
 
 
-def _zeros(value: float) -> int:
-    """Zeros right after the point: 0.00123 has two."""
-    return max(0, -int(f"{value:e}".partition("e")[2]) - 1)
-
-
 def clean(name: str) -> str:
-    """A name that can stand in any file: words of plain letters, at most 60."""
+    """A name that can stand in any file: plain letters, digits and spaces, at most 60."""
     kept = re.sub(r"[^A-Za-z0-9 .:+-]+", " ", name)
     return " ".join(kept.split())[:60].strip() or "plan"
 
@@ -159,7 +157,7 @@ def slug(name: str) -> str:
 
 
 def title(plans: Sequence[Plan], name: str | None) -> str:
-    """What the export is called: as asked, or the last part of the model's name and the solver."""
+    """The name of the export: `name`, or the last part of the model's name and the solver."""
     if name is not None:
         return clean(name)
     last = re.split(r"[:/]", plans[0].model.name)[-1]

@@ -20,6 +20,7 @@ from ld3.export.hub import distances, guidance
 from ld3.export.numbers import clean, slug, solver_name
 from ld3.export.zoo_files import ZooFiles, safe
 from ld3.plan import Plan, Text
+from ld3.report.tables import significant
 from ld3.store import read_json, write_bytes, write_json
 
 INDEX = "index.json"
@@ -100,7 +101,7 @@ class Zoo:
             try:
                 plan, content = self.plan(entry)
             except Ld3Error as error:
-                yield entry.file, str(error)
+                yield entry.file, str(error).removeprefix(f"{entry.file}: ")
                 continue
             own = entry_of(plan, content, entry.file, entry.name, entry.report, entry.image)
             wrong = [key for key, value in own.model_dump().items() if value != getattr(entry, key)]
@@ -225,8 +226,8 @@ def card(index: Index, plans: Sequence[Plan], title: str) -> Iterator[str]:
 
 def _best(entry: Entry) -> tuple[str, str]:
     """The plan's own distance, and that of the best grid that was not learned."""
-    own = [f"{value:.5f}" for name, value in entry.scores.items() if name in OWN]
-    known = [f"{clean(n)} {v:.5f}" for n, v in entry.scores.items() if n not in OWN]
+    own = [significant(value) for name, value in entry.scores.items() if name in OWN]
+    known = [f"{clean(n)} {significant(v)}" for n, v in entry.scores.items() if n not in OWN]
     return (own or ["none"])[0], (known or ["none"])[0]
 
 

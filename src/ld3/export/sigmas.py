@@ -2,11 +2,12 @@
 
 diffusers-5.json   the arguments `num_inference_steps` and `sigmas` of a diffusers pipeline, which
                    servers such as cache-dit pass on; vllm-omni's requests have the same field
+sglang-5.json      a config file of `sglang generate` with its backend of diffusers pipelines
 sdcpp-5.txt        arguments of stable-diffusion.cpp, sdcpp-5.json the body of its server
 
 diffusers' flow schedulers shift the list that they are given, sigma = s u / (1 + (s - 1) u), and
 append a zero. So the list leaves the end out, and stands in two forms: for a scheduler with shift 1
-and, as u, for one that shifts by s.
+and, as u, for one that shifts by s. sglang runs the scheduler of the model, so that its list is u.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,19 +18,17 @@ import torch
 
 from ld3.errors import ExportError
 from ld3.export.check import Spy
-from ld3.export.numbers import cannot, fixed, level, solver_name
+from ld3.export.numbers import fixed, level, solver_name
+from ld3.export.stock_samplers import stock_lines, stock_sampler
 from ld3.export.target import Exported, Wish
 from ld3.plan import Plan
 from ld3.schedules import Discrete, Flow
 from ld3.store import read_json, write_bytes, write_json
-
-FIRST = 0.999  # of a flow, before its shift
-METHODS = {"euler": "euler", "heun": "heun", "dpmpp-2": "dpm++2m", "dpmpp-2-full": "dpm++2m"}
-"""By our solver, the sampler of stable-diffusion.cpp."""
+from ld3.tool_units import flow_shift
 
 
 def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
-    """Three files for each number of steps."""
+    """Two to four files for each number of steps."""
     files, notes = [], []
     for plan in plans:
         steps = len(plan.times) - 1
@@ -38,6 +37,8 @@ def write(plans: Sequence[Plan], out: Path, wish: Wish) -> Exported:
             files.append(out / f"diffusers-{steps}.json")
             write_json(files[-1], request(plan))
             check(plan, read_json(files[-1]))
+            files.append(out / f"sglang-{steps}.json")
+            write_json(files[-1], sglang(plan))
         files.append(out / f"sdcpp-{steps}.txt")
         write_bytes(files[-1], (sdcpp_line(plan) + "\n").encode())
         files.append(out / f"sdcpp-{steps}.json")
@@ -51,13 +52,21 @@ def request(plan: Plan) -> dict[str, Any]:
     steps = len(levels) - 1
     if not isinstance(plan.noise_schedule, Flow):
         return {"num_inference_steps": steps, "sigmas": levels}  # Euler: the end is in the list
-    shift = _shift(plan.noise_schedule)
+    shift = float(f"{flow_shift(plan.noise_schedule):.9g}")
     before = [s / (shift - (shift - 1) * s) for s in levels[:-1]]
     return {
         "num_inference_steps": steps,
         "sigmas": levels[:-1],
         "if_the_server_shifts": {"shift": shift, "sigmas": before},
     }
+
+
+def sglang(plan: Plan) -> dict[str, Any]:
+    """What sglang hands to the call of a diffusers pipeline, whose scheduler is the model's."""
+    found = request(plan)
+    given = {"sigmas": found.get("if_the_server_shifts", found)["sigmas"]}
+    steps = {"num_inference_steps": found["num_inference_steps"]}
+    return {"backend": "diffusers", **steps, "diffusers_kwargs": given}
 
 
 def check(plan: Plan, content: dict[str, Any]) -> None:
@@ -101,20 +110,15 @@ def lines(plan: Plan) -> Iterator[str]:
 
 
 def _sdcpp(plan: Plan) -> dict[str, Any]:
-    name = plan.solver.name if plan.solver.name in METHODS else solver_name(plan)
-    method = {"sample_method": METHODS[name]} if name in METHODS else {}
+    sampler, _ = stock_sampler(plan)
+    method = {} if sampler is None else {"sample_method": sampler.sdcpp}
     numbers = level(plan, plan.grid.times).tolist()
     return {**method, "sample_steps": len(numbers) - 1, "custom_sigmas": numbers}
 
 
-def _shift(schedule: Flow) -> float:
-    t = schedule.t_max
-    return float(f"{t * (1 - FIRST) / (FIRST * (1 - t)):.9g}")
-
-
 def _lost(plan: Plan) -> Iterator[str]:
     """What a list cannot hold, and what the tools' own steps cost."""
-    yield from cannot(plan, "sigmas")
+    yield from stock_lines(plan, "sdcpp", "stable-diffusion.cpp")
     if plan.solver.name != "euler":
         euler = plan.solver.model_copy(update={"name": "euler", "order": 1, "variant": ""})
         own = {"solver": euler, "nfe": len(plan.times) - 1}

@@ -1,4 +1,4 @@
-"""Samplers that k-diffusion, ComfyUI and the web UIs bring, and the solvers of ours they equal.
+"""Samplers of k-diffusion, ComfyUI, the web UIs and stable-diffusion.cpp that are solvers of ours.
 
 Their "DPM++ 2M" is first order in the last step only if the last noise level is zero. A plan's is
 not, so that it equals `dpmpp:2:full`, and differs from `dpmpp:2` in that step.
@@ -20,12 +20,13 @@ class StockSampler:
     kdiffusion: str
     comfyui: str
     a1111: str
+    sdcpp: str
 
 
 SAMPLERS = {
-    ("euler", 1, ""): StockSampler("sample_euler", "euler", "Euler"),
-    ("heun", 2, ""): StockSampler("sample_heun", "heun", "Heun"),
-    ("dpmpp", 2, "full"): StockSampler("sample_dpmpp_2m", "dpmpp_2m", "DPM++ 2M"),
+    ("euler", 1, ""): StockSampler("sample_euler", "euler", "Euler", "euler"),
+    ("heun", 2, ""): StockSampler("sample_heun", "heun", "Heun", "heun"),
+    ("dpmpp", 2, "full"): StockSampler("sample_dpmpp_2m", "dpmpp_2m", "DPM++ 2M", "dpm++2m"),
 }
 
 

@@ -1,4 +1,4 @@
-"""What an exporter is asked for and what it gives back."""
+"""What an exporter takes and what it returns."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Wish:
-    """What a user may say about an export."""
+    """Options of an export."""
 
     name: str | None = None  # what it is called; by default model and solver
     base_model: str | None = None  # the model's address on the hub

@@ -1,6 +1,6 @@
 """Plain numbers: one a line for people and small programs, and JSON with everything.
 
-`sigmas-5.txt` has the noise levels of 5 steps, `timesteps-5.txt` what the network is told at each
+`sigmas-5.txt` has the noise levels of 5 steps, `timesteps-5.txt` the network time of each
 evaluation, `plan-5.json` both and the table that `files/ld3_sampler.py` runs.
 """
 

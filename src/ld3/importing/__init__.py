@@ -14,10 +14,11 @@ from typing import get_args
 from ld3.errors import SpecError
 from ld3.importing.files import read_numbers, read_table
 from ld3.importing.lists import Kind, Read, from_list
-from ld3.importing.tables import Multistep, from_table
+from ld3.importing.tables import from_table
 from ld3.known_grids import METHODS, make_grid
 from ld3.plan import ModelPart, Plan, Provenance, SolverPart, rows_of
-from ld3.schedules import Schedule, schedule_to_json
+from ld3.schedule_json import schedule_to_json
+from ld3.schedules import Schedule
 from ld3.solvers import Solver, make_solver
 
 __all__ = ["STOCK", "Imported", "import_plan"]
@@ -70,7 +71,9 @@ def import_plan(
     if path.is_file():
         table = read_table(path, steps, name)
         if table is not None:
-            return _tuned(source, table, shift, solver or make_solver("ipndm"), schedule, model)
+            solver = solver or make_solver("ipndm")
+            read = from_table(table, solver, shift, schedule)
+            return _plan(source, read, solver, schedule, model)
     read = from_list(read_numbers(source), kind, schedule)
     if steps not in (None, read.grid.steps):
         raise SpecError(f"steps: got {steps} for a list of {read.grid.steps} steps, expected that")
@@ -97,14 +100,3 @@ def _plan(
         learned=Provenance(start=f"imported from {source}"[:500]),
     )
     return Imported(Plan.checked(plan.model_dump(mode="json"), source), read.notes)
-
-
-def _tuned(
-    source: str,
-    table: Multistep,
-    shift: float | None,
-    solver: Solver,
-    schedule: Schedule,
-    model: ModelPart,
-) -> Imported:
-    return _plan(source, from_table(table, solver, shift, schedule), solver, schedule, model)

@@ -1,7 +1,7 @@
 """A list of noise levels, timesteps or times as a grid.
 
 Tools write the same schedule in different ways. Noise levels are sigma / alpha on variance
-preserving schedules, sigma on flows and for EDM. Timesteps are what the network is told: the
+preserving schedules, sigma on flows and for EDM. Timesteps are what the network gets: the
 trained step, 1000 t on flows. A list may hold its end or leave it out:
 
     sigmas      N + 1 numbers for N steps, the last may be 0
@@ -21,7 +21,8 @@ from torch import Tensor
 
 from ld3.errors import SpecError
 from ld3.grids import TimeGrid
-from ld3.schedules import Discrete, Flow, Schedule, in_network_units
+from ld3.schedules import Flow, Schedule, ends, in_network_units
+from ld3.tool_units import from_network_units, noise_level
 
 Kind = Literal["auto", "sigmas", "timesteps", "times"]
 FAR = 4.0  # a list that ends this many times above the smallest noise level lacks its end
@@ -60,23 +61,13 @@ def times_at(levels: Tensor, schedule: Schedule) -> Tensor:
     """Times of noise levels as tools write them; zero and below the smallest: t_min."""
     if isinstance(schedule, Flow):
         return levels
-    ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-    high, low = torch.exp(-schedule.lam(ends)).tolist()
+    high, low = noise_level(schedule, ends(schedule)).tolist()
     inside = levels.clamp(low, high)
     return schedule.time_at(-inside.log()).clamp(schedule.t_min, schedule.t_max)
 
 
-def heard(told: Tensor, schedule: Schedule) -> Tensor:
-    """Times behind what the network is told."""
-    if isinstance(schedule, Discrete):
-        return (told + 1) / schedule.steps
-    return told / 1000 if isinstance(schedule, Flow) else told
-
-
 def _from_sigmas(levels: Tensor, schedule: Schedule) -> Read:
-    ends = torch.tensor([schedule.t_max, schedule.t_min], dtype=torch.float64, device="cpu")
-    known = schedule.log_sigma(ends).exp() if isinstance(schedule, Flow) else None
-    high, low = (torch.exp(-schedule.lam(ends)) if known is None else known).tolist()
+    high, low = noise_level(schedule, ends(schedule)).tolist()
     if levels[0] > BEYOND * high:
         raise SpecError(
             f"sigmas: got {levels[0]:g} at the beginning, expected at most {high:g}, the largest "
@@ -97,7 +88,7 @@ def _from_timesteps(told: Tensor, schedule: Schedule) -> Read:
     if told[-1] > last + 1e-9:
         notes.append(f"a step from {told[-1]:g} to the end, {float(last):g}, is added")
         told = torch.cat([told, last.reshape(1)])
-    return within(heard(told, schedule), schedule, tuple(notes))
+    return within(from_network_units(schedule, told), schedule, tuple(notes))
 
 
 def within(

@@ -1,12 +1,12 @@
 """A stock scheduler of diffusers with N steps, as a grid and a solver.
 
-The scheduler is asked for its noise levels and timesteps, so that all of its options count: Karras
-or beta grids, spacing, shift. Its class says the solver. The plan is then run beside the scheduler
-on a test problem, because orders of last steps and ends at zero differ.
+Noise levels and timesteps are those that the scheduler sets, so that all of its options count:
+Karras or beta grids, spacing, shift. Its class says the solver. The plan is then run beside the
+scheduler on a test problem, because orders of last steps and ends at zero differ.
 """
 
+import inspect
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,15 @@ from typing import Any
 
 import torch
 
-from ld3.diffusers.noise import noise_config
-from ld3.errors import SpecError, one_line, unknown
-from ld3.export.check import Spy
-from ld3.importing.lists import Read, heard, times_at, within
-from ld3.importing.tables import flow_shift
+from ld3.diffusers.noise import noise_config, stock_classes
+from ld3.errors import SpecError, import_extra, one_line, unknown
+from ld3.export.check import Spy, quiet
+from ld3.importing.lists import Read, times_at, within
 from ld3.plan import Plan
 from ld3.predictions import Prediction
 from ld3.schedules import Discrete, Flow, Schedule
 from ld3.solvers import Solver, make_solver
+from ld3.tool_units import flow_shift, from_network_units
 
 SOLVERS = {  # class: our solver
     "DDIMScheduler": "euler",
@@ -32,6 +32,7 @@ SOLVERS = {  # class: our solver
     "UniPCMultistepScheduler": "unipc",
     "DEISMultistepScheduler": "deis",
 }
+FLOW_ONLY = ("FlowMatchEulerDiscreteScheduler",)
 
 
 @dataclass(frozen=True)
@@ -45,17 +46,11 @@ class Stock:
 
     def difference(self, plan: Plan) -> str:
         """How far the plan is from the scheduler itself, on a test problem."""
-        spy, schedule = Spy.of(plan), plan.noise_schedule
-        _set(self.scheduler, self.steps, schedule)
-        x = spy.noise * float(getattr(self.scheduler, "init_noise_sigma", 1.0))
-        for timestep in self.scheduler.timesteps:
-            scale = getattr(self.scheduler, "scale_model_input", None)
-            asked = x if scale is None else scale(x, timestep)
-            told = heard(torch.as_tensor(float(timestep)).double(), schedule)
-            out = spy.output(asked, float(told.clamp(schedule.t_min, schedule.t_max)))
-            x = self.scheduler.step(out, timestep, x, return_dict=False)[0]
+        spy = Spy.of(plan)
+        _set(self.scheduler, self.steps, plan.noise_schedule)
+        apart = spy.loss(spy.sample(self.scheduler, inside=True))
         return (
-            f"on a test problem the plan's sample is {spy.loss(x):.2%} of its size away from "
+            f"on a test problem the plan's sample is {apart:.2%} of its size away from "
             f"{type(self.scheduler).__name__}'s own"
         )
 
@@ -63,19 +58,29 @@ class Stock:
 def from_scheduler(name: str, steps: int, schedule: Schedule, prediction: Prediction) -> Stock:
     """A class by its name, with the noise of the model, or the folder or scheduler_config.json of a
     scheduler."""
-    diffusers = _diffusers()
-    config = noise_config(schedule, prediction, None)
+    diffusers = import_extra("diffusers", "import: expected diffusers")
+    own: Mapping[str, Any] = {}
     path = Path(name).expanduser()
     if path.exists():
         own = _config(diffusers, path)
-        name, config = str(own.get("_class_name")), {**config, **own}
+        name = str(own.get("_class_name"))
     if name not in SOLVERS:
         raise unknown("scheduler", name, SOLVERS)
     if not isinstance(schedule, Discrete | Flow):
         raise SpecError(
             f"{name}: got a model with {type(schedule).__name__} noise, expected betas or a flow"
         )
-    scheduler = getattr(diffusers, name).from_config(config)
+    right = stock_classes(schedule, None, [key for key in SOLVERS if key not in FLOW_ONLY])
+    if name not in right:
+        needs = "a rectified flow" if isinstance(schedule, Flow) else "betas"
+        raise SpecError(
+            f"{name}: got a model with {needs}, which this scheduler cannot step; expected one of "
+            f"{', '.join(right)}"
+        )
+    kind = getattr(diffusers, name)
+    takes = inspect.signature(kind.__init__).parameters  # diffusers logs a line about any other
+    noise = noise_config(schedule, prediction, None)
+    scheduler = kind.from_config({key: noise[key] for key in noise if key in takes} | dict(own))
     try:
         _set(scheduler, steps, schedule)
     except (ValueError, TypeError, RuntimeError, IndexError) as error:
@@ -91,8 +96,7 @@ def from_scheduler(name: str, steps: int, schedule: Schedule, prediction: Predic
 
 def _set(scheduler: Any, steps: int, schedule: Schedule) -> None:
     """As pipelines do: with a shift that depends on the length, these give the sigmas, too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy and deprecation talk of diffusers
+    with quiet():
         if scheduler.config.get("use_dynamic_shifting") and isinstance(schedule, Flow):
             even = [1 - n / steps for n in range(steps)]
             scheduler.set_timesteps(sigmas=even, mu=math.log(flow_shift(schedule)))
@@ -103,7 +107,8 @@ def _set(scheduler: Any, steps: int, schedule: Schedule) -> None:
 def _read(scheduler: Any, schedule: Schedule) -> Read:
     """Times from the noise levels, network times from the timesteps."""
     end = torch.tensor([schedule.t_min], dtype=torch.float64, device="cpu")
-    told = torch.cat([heard(torch.as_tensor(scheduler.timesteps).double(), schedule), end])
+    steps = torch.as_tensor(scheduler.timesteps).double()
+    told = torch.cat([from_network_units(schedule, steps), end])
     times = told
     if hasattr(scheduler, "sigmas"):  # DDIM has none: its levels are those of its timesteps
         times = times_at(torch.as_tensor(scheduler.sigmas).double(), schedule)
@@ -123,11 +128,3 @@ def _config(diffusers: Any, path: Path) -> Mapping[str, Any]:
             f"{path}: got no scheduler_config.json of diffusers, expected one"
         ) from None
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _diffusers() -> Any:
-    try:
-        import diffusers
-    except ImportError:
-        raise SpecError("import: expected diffusers; pip install 'ld3[diffusers]'") from None
-    return diffusers

@@ -25,14 +25,14 @@ from ld3.importing.lists import Read, within
 from ld3.schedules import Flow, Schedule
 from ld3.solvers import Solver
 from ld3.table import TunedSolver
+from ld3.tool_units import flow_shift
 
-FIRST = 0.999  # the first time of a flow, before its shift
 LEAST = 1e-6  # between two times
 
 
 @dataclass(frozen=True)
 class Multistep:
-    """Weights on velocities, and where they are asked."""
+    """Weights on velocities, and the times of these velocities."""
 
     method: Literal["DyWeight", "NeuralSolver"]
     weights: Tensor  # (N, N) lower triangular, float64
@@ -65,12 +65,6 @@ def from_table(table: Multistep, solver: Solver, shift: float | None, schedule: 
     wanted = _rows(table, aims, times, read.grid.net_times)
     plain = TunedSolver(solver, read.grid).table(schedule).weights
     return Read(read.grid, (*_notes(table, read), *read.notes), (wanted - plain)[1:])
-
-
-def flow_shift(schedule: Flow) -> float:
-    """s from the first time t = s u / (1 + (s - 1) u), u = 0.999."""
-    t = schedule.t_max
-    return t * (1 - FIRST) / (FIRST * (1 - t))
 
 
 def _rows(table: Multistep, aims: Tensor, times: Tensor, told: Tensor) -> Tensor:

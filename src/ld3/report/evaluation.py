@@ -1,27 +1,30 @@
 """An evaluation on the terminal and as Markdown, and what it will cost."""
 
+import math
 from collections.abc import Iterator
 
 from ld3.evaluation import LABELS, Cost, Estimate, Evaluation
-from ld3.report.tables import table_lines
+from ld3.report.tables import GAP, markdown_row, table_lines, wrapped
 
 INCEPTION = "FID Inception"
 
 
 def evaluation_lines(found: Evaluation) -> Iterator[str]:
     """All of it, for the terminal."""
-    yield from _about(found)
+    for line in _about(found):
+        yield from wrapped(line, GAP)
     yield ""
     rows = list(_rows(found))
     yield from table_lines(rows, right=range(2, len(rows[0])))
-    yield from _notes(found)
+    for line in _notes(found):
+        yield from wrapped(line, GAP)
 
 
 def evaluation_markdown(found: Evaluation) -> str:
     """All of it, as a page."""
     head, *rows = _rows(found)
     lines = [f"    {found.command}", "", *(f"- {line}" for line in _about(found)), ""]
-    lines += [_markdown_row(head), _markdown_row(["---"] * len(head)), *map(_markdown_row, rows)]
+    lines += map(markdown_row, (head, ["---"] * len(head), *rows))
     return "\n".join([*lines, "", *_notes(found), ""])
 
 
@@ -33,9 +36,10 @@ def cost_lines(cost: Cost) -> Iterator[str]:
     yield f"memory          {_bytes(cost.memory)}"
     yield f"disk            {_bytes(cost.disk)}"
     yield f"time            {_time(cost.seconds)} on one device"
-    yield (
+    yield from wrapped(
         f"timed           {1000 * cost.per_call:.3g} ms per network call and "
-        f"{1000 * cost.per_features:.3g} ms of features, per sample, in a batch of {cost.batch}"
+        f"{1000 * cost.per_features:.3g} ms of features, per sample, in a batch of {cost.batch}",
+        " " * 16,
     )
 
 
@@ -70,28 +74,28 @@ def _rows(found: Evaluation) -> Iterator[list[str]]:
     for row in found.rows:
         cells = [row.name, row.solver, str(row.nfe)]
         for name in names:
-            estimate = row.metrics.get(name)
-            cells += ["", ""] if estimate is None else _cells(estimate)
-            if name == "fid" and limits:
-                cells += _limit(estimate)
+            cells += _cells(row.metrics.get(name), name == "fid" and limits)
         yield cells
 
 
-def _cells(estimate: Estimate) -> list[str]:
-    places = _places(estimate.value)
-    ends = f"{estimate.low:.{places}f} to {estimate.high:.{places}f}"
-    return [f"{estimate.value:.{places}f}", ends]
+def _cells(estimate: Estimate | None, limit: bool) -> list[str]:
+    """Value and interval; with `limit` also bias and value at infinity."""
+    if estimate is None:
+        return [""] * (4 if limit else 2)
+    digits = _digits(estimate.value)
+    cells = [f"{estimate.value:{digits}}", f"{estimate.low:{digits}} to {estimate.high:{digits}}"]
+    for value in (estimate.bias, estimate.infinity) if limit else ():
+        cells.append("" if value is None else f"{value:{digits}}")
+    return cells
 
 
-def _limit(estimate: Estimate | None) -> list[str]:
-    if estimate is None or estimate.infinity is None or estimate.bias is None:
-        return ["", ""]
-    places = _places(estimate.value)
-    return [f"{estimate.bias:.{places}f}", f"{estimate.infinity:.{places}f}"]
-
-
-def _places(value: float) -> int:
-    return 2 if abs(value) >= 10 else 3 if abs(value) >= 0.1 else 5
+def _digits(value: float) -> str:
+    """How a number of this size is written, and all that stands beside it: three digits or more."""
+    if abs(value) >= 1e5:
+        return ".4g"
+    if abs(value) >= 0.1 or value == 0:
+        return ".2f" if abs(value) >= 10 else ".3f"
+    return f".{max(5, 2 - math.floor(math.log10(abs(value))))}f"
 
 
 def _notes(found: Evaluation) -> Iterator[str]:
@@ -100,10 +104,6 @@ def _notes(found: Evaluation) -> Iterator[str]:
             yield f"{row.name}, {row.solver}, NFE {row.nfe}: {row.failed}"
         if row.kept:
             yield f"samples  {row.kept}"
-
-
-def _markdown_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _bytes(count: int) -> str:
@@ -115,4 +115,6 @@ def _bytes(count: int) -> str:
 
 
 def _time(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.2g} seconds"
     return f"{seconds / 3600:.2g} hours" if seconds >= 360 else f"{seconds / 60:.2g} minutes"

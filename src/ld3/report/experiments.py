@@ -4,68 +4,97 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ld3.experiment import Experiment, ExperimentResult, ResultRow, ResultTable
-from ld3.report.tables import table_lines
+from ld3.report.tables import GAP, markdown_row, table_lines, wrapped
 
 NOT_RUN = {
-    "Table 1": "properties of methods in words: nothing to run",
+    "Table 1": "a list of properties of methods: nothing to run",
 }
 """What of the paper has no experiment here, and why."""
+QUICK = "Smallest sizes (`--quick`): only to see that it runs."
 
 
-def list_rows(experiments: Iterable[Experiment]) -> Iterator[tuple[str, str, str, str]]:
-    """Name, place in the paper, title and models of each; then what has no experiment."""
+def list_rows(experiments: Iterable[Experiment]) -> Iterator[tuple[str, str, str]]:
+    """Name, place in the paper and title of each, with its models unless it is `fashion` alone;
+    then what has no experiment."""
     for experiment in experiments:
-        place, models = experiment.place or "our own", ", ".join(experiment.models)
-        yield experiment.name, place, experiment.title, models
+        models = ", ".join(experiment.models)
+        own = "" if models == "fashion" else f" ({models})"
+        yield experiment.name, experiment.place or "our own", experiment.title + own
     for place, why in NOT_RUN.items():
-        yield "-", place, why, "-"
+        yield "-", place, why
 
 
 def about_lines(experiment: Experiment) -> Iterator[str]:
     """What the paper shows, and the options for its own models."""
-    yield experiment.title + (f" ({experiment.place})" if experiment.place else "")
+    yield from wrapped(experiment.title + (f" ({experiment.place})" if experiment.place else ""))
     if experiment.paper is None:
-        yield from ("", *experiment.here.strip().splitlines())
+        yield from ("", *_paragraphs(experiment.here))
         return
-    yield from ("", *experiment.claim.strip().splitlines(), "")
-    yield from (f"- {numbers}" for numbers in experiment.reported)
-    yield from ("", *experiment.here.strip().splitlines(), "")
+    yield from ("", *_paragraphs(experiment.claim), "")
+    for reported in experiment.reported:
+        yield from wrapped(f"- {reported}", GAP)
+    yield from ("", *_paragraphs(experiment.here), "")
     yield f"# run it with: ld3 reproduce {experiment.name} --model {experiment.paper.models[0]}"
-    yield from experiment.paper_text.splitlines()
+    yield from experiment.paper_text.splitlines()  # to copy, so not wrapped
     for numbers in experiment.paper.numbers:
-        yield from ("", f"{numbers.table}, {numbers.data}:")
+        yield from ("", *wrapped(f"{numbers.table}, {numbers.data}:"))
         rows = ([*row.label, *(v.shown(2) for v in row.cells if v)] for row in numbers.result_rows)
-        yield from table_lines([list(numbers.head), *rows])
+        labels = len(numbers.result_rows[0].label)
+        yield from table_lines([list(numbers.head), *rows], labels=labels)
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    for number, paragraph in enumerate(text.strip().split("\n\n")):
+        yield from ("",) * (number > 0)
+        yield from wrapped(" ".join(paragraph.split()))
 
 
 def result_lines(result: ExperimentResult) -> Iterator[str]:
     """All tables, and what they say."""
     place = f" ({result.place})" if result.place else ""
     yield f"{result.title}{place}, {result.model}"
+    if result.quick:
+        yield QUICK
     for table in result.tables:
         cells = (
             [*row.label, *("-" if v is None else v.shown(table.places) for v in row.cells)]
             for row in table.rows
         )
-        yield from ("", table.title)
-        yield from table_lines([list(table.head), *cells])
-    yield from ("", *result.notes)
+        yield from ("", *wrapped(table.title))
+        labels = max((len(row.label) for row in table.rows), default=1)
+        yield from table_lines([list(table.head), *cells], labels=labels)
+    yield ""
+    for note in result.notes:
+        yield from wrapped(note)
     if result.reference:
         yield f"Reference solution: {result.reference}."
 
 
 def markdown(result: ExperimentResult) -> str:
-    """A piece of a page: how it was made, tables, what they say."""
+    """A piece of a page: how it was made, tables, long ones folded, what they say."""
     lines = [f"Made by `{result.command}`: {', '.join(_sizes(result.options))}."]
     if result.reference:
         lines[0] += f" Reference solution: {result.reference}."
     if result.quick:
-        lines += ["", "**Smallest sizes (`--quick`): only to see that it runs.**"]
+        lines += ["", f"**{QUICK}**"]
     for table in result.tables:
-        lines += ["", f"{table.title}:", "", *_rows(table)]
+        lines += ["", *_folded(table.title, list(_rows(table)))]
     if result.notes:
         lines += ["", *(f"- {note}" for note in result.notes)]
     return "\n".join(lines) + "\n"
+
+
+LONG = 6  # rows above which a table is folded away
+
+
+def _folded(title: str, lines: Sequence[str]) -> Iterator[str]:
+    """A table below its title; a long one opens when the title is clicked."""
+    rows = len(lines) - 2  # without the head
+    if rows <= LONG:
+        yield from (f"{title}:", "", *lines)
+        return
+    yield f"<details><summary>{title}: {rows} rows</summary>"
+    yield from ("", *lines, "", "</details>")
 
 
 SIZES = {
@@ -88,12 +117,12 @@ def _sizes(options: Mapping[str, Any]) -> list[str]:
 
 
 def _rows(table: ResultTable) -> Iterator[str]:
-    yield f"| {' | '.join(table.head)} |"
+    yield markdown_row(table.head)
     yield "|---" * len(table.head) + "|"
     for row in table.rows:
         among = [r for r in table.rows if not table.groups or r.label[0] == row.label[0]]
         cells = [_cell(row, number, among, table) for number in range(len(row.cells))]
-        yield f"| {' | '.join((*row.label, *cells))} |"
+        yield markdown_row((*row.label, *cells))
 
 
 def _cell(row: ResultRow, number: int, among: Sequence[ResultRow], table: ResultTable) -> str:

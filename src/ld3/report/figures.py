@@ -60,8 +60,8 @@ def draw_grids(path: Path, schedule: Schedule, grids: Mapping[str, TimeGrid]) ->
     for row, grid in enumerate(grids.values()):
         axis.plot(schedule.lam(grid.times), [-row] * len(grid.times), "o-", ms=4, lw=0.6)
         moved = grid.net_times != grid.times
-        told = schedule.lam(grid.net_times[moved])
-        axis.plot(told, [-row - 0.25] * len(told), "o", ms=4, mfc="none", color="black")
+        net = schedule.lam(grid.net_times[moved])
+        axis.plot(net, [-row - 0.25] * len(net), "o", ms=4, mfc="none", color="black")
     axis.set_yticks([-row for row in range(len(grids))], list(grids))
     axis.plot([], [], "o-", ms=4, lw=0.6, color="grey", label="times of the solver")
     if any(bool((grid.net_times != grid.times).any()) for grid in grids.values()):

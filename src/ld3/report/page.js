@@ -115,8 +115,8 @@
     byId("before-role").textContent = kind(sheet.before) === "learned" ? "learned" : "best baseline";
     byId("after-role").textContent = kind(sheet.after) === "learned" ? "learned" : "";
     byId("teacher").replaceChildren(...sheet.first.map((n) => make("div", { class: "tile" },
-      make("span", { class: `view plain${small()}` }, image(data.pictures.teacher[n], `Noise ${n} by the teacher`)),
-      make("small", {}, `noise ${n}`))));
+      make("span", { class: `view plain${small()}` }, image(data.pictures.teacher[n], `Seed ${n} by the teacher`)),
+      make("small", {}, `seed ${n}`))));
     byId("both").replaceChildren(...sheet.first.map((n) => make("div", { class: "tile" },
       make("span", { class: `view${small()}` },
         image(sheet.before_png[n], `Noise ${n} by ${sheet.before}`), image(after(sheet, n), `Noise ${n} by ${sheet.after}`)),
@@ -137,7 +137,7 @@
       make("div", { class: `trio${small()}` }, ...three.map(([name, source]) => image(source, `Noise ${n} by ${name}`))),
       make("div", { class: "names" }, ...three.map(([name]) => {
         const value = distance(name, n);
-        return make("small", {}, name, document.createElement("br"), value === null ? `noise ${n}` : brief(value));
+        return make("small", {}, name, document.createElement("br"), value === null ? `seed ${n}` : brief(value));
       })));
   };
   const cut = (value) => {

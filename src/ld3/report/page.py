@@ -1,4 +1,4 @@
-"""The page: `page.html` with words and tables filled in; `page.js` draws pictures and charts.
+"""The page: `page.html` with texts and tables filled in; `page.js` draws images and charts.
 
 All text from outside is escaped, the data sit in a block that browsers do not run, and a content
 policy allows the one script of ours and nothing from the network.
@@ -7,6 +7,7 @@ policy allows the one script of ours and nothing from the network.
 import hashlib
 import json
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping
 from html import escape
 from importlib.resources import files
@@ -14,18 +15,11 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ld3.comparison import Block, Comparison, Metric, Range, Row
+from ld3.comparison import Block, Comparison, Method, Metric, Range, Row
 from ld3.store import write_bytes
 
 WHO = ("Method", "Kind", "Solver", "NFE")
-COLUMNS = (
-    *WHO,
-    "Ratio to best baseline",
-    "Nearer than baseline",
-    "Evaluations",
-    "Seconds",
-    "Worst",
-)
+MEASURED = ("Ratio to best baseline", "Nearer than baseline", "Evaluations", "Seconds", "Worst")
 
 
 def write_report(comparison: Comparison, folder: Path) -> Path:
@@ -37,7 +31,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
 
 def page(c: Comparison) -> str:
     """The whole file."""
-    judged = [block for block in c.blocks if block.gain]
+    decided = _decided(c)
     searched = any(row.curve for block in c.blocks for row in block.rows)
     script = _asset("page.js")
     return Template(_asset("page.html")).substitute(
@@ -52,16 +46,21 @@ def page(c: Comparison) -> str:
         choices=_choices(c),
         no_pictures="" if c.pictures else "hidden",
         teacher=escape(_solver_words(c.teacher)),
-        no_overview="" if judged else "hidden",
-        featured=escape(judged[0].featured or "") if judged else "",
-        overview=_overview(judged),
+        no_overview="" if decided else "hidden",
+        featured=escape(decided[0].featured or "") if decided else "",
+        overview=_overview(decided),
         curves="\n".join(_figure(metric) for metric in c.metrics),
         no_learning="" if searched else "hidden",
         table=_table(c),
         command=escape(c.command.replace(" --", " \\\n    --")),
         facts=_listed(_facts(c)),
-        methods=_listed({m.name: _method_words(m.kind, m.source, m.needs) for m in c.methods}),
+        methods=_listed({m.name: _about_method(m) for m in c.methods}),
     )
+
+
+def _decided(c: Comparison) -> list[Block]:
+    """Blocks in which a learned method was compared with a baseline."""
+    return [block for block in c.blocks if block.gain]
 
 
 def _asset(name: str) -> str:
@@ -81,13 +80,11 @@ def _data(c: Comparison) -> str:
     """JSON that cannot leave its block."""
     kept = c.model_dump(mode="json", include={"metrics", "methods", "blocks", "pictures"})
     shown = {(s.solver, s.nfe): s for s in c.pictures.sheets} if c.pictures else {}
-    for block in kept["blocks"]:  # distances only where a picture shows them
+    for block in kept["blocks"]:  # distances only where an image shows them
         sheet = shown.get((block["solver"], block["nfe"]))
         for row in block["rows"]:
-            seen = (
-                sheet.before_png if sheet and row["method"] in (sheet.before, sheet.after) else ()
-            )
-            row["distances"] = {n: row["distances"][int(n)] for n in seen}
+            seen = sheet and row["method"] in (sheet.before, sheet.after) and sheet.before_png
+            row["distances"] = {n: row["distances"][int(n)] for n in seen or ()}
     text = json.dumps(kept, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -98,19 +95,18 @@ def _data(c: Comparison) -> str:
 
 
 def headline(c: Comparison) -> str:
-    """What came out, in a sentence, the bad news too."""
-    judged = [block for block in c.blocks if block.gain]
-    if not judged:
+    """The result in a sentence."""
+    decided = _decided(c)
+    if not decided:
         return c.blocks[0].verdict if c.blocks else "Nothing was compared."
-    shown = judged[0].featured
-    count = {kind: sum(b.gain == kind for b in judged) for kind in ("gain", "none", "worse")}
-    settings = "setting" if len(judged) == 1 else "settings"
-    text = f"{shown} beats the best baseline in {count['gain']} of {len(judged)} {settings}"
+    shown, count = decided[0].featured, Counter(block.gain for block in decided)
+    settings = "setting" if len(decided) == 1 else "settings"
+    text = f"{shown} beats the best baseline in {count['gain']} of {len(decided)} {settings}"
     if count["none"]:
         text += f", shows no gain in {count['none']}"
     if count["worse"]:
         text += f", is worse in {count['worse']}"
-    rows = [row for block in judged for row in block.rows if row.method == shown]
+    rows = [row for block in decided for row in block.rows if row.method == shown]
     ratios = sorted(row.ratio.value for row in rows if row.ratio)
     span = f"{ratios[0]:.2f}" + f" to {ratios[-1]:.2f}" * (len(ratios) > 1)
     return f"{text}: {span} of its distance to the teacher."
@@ -120,7 +116,7 @@ def _setting(c: Comparison) -> str:
     spec, first = c.spec, c.metrics[0]
     several = f" and {spec['seeds']} learning seeds" if spec.get("seeds", 1) != 1 else ""
     return (
-        f"{len(c.methods)} methods on the same {spec.get('held_out')} held-out noises{several}. "
+        f"{len(c.methods)} methods on the same {spec.get('held_out')} held-out seeds{several}. "
         f"{first.label} ({first.unit}), lower is better."
     )
 
@@ -142,8 +138,9 @@ def _solver_words(solver: Mapping[str, Any]) -> str:
     return f"{name}-{order}, {steps} steps on the {grid} grid"
 
 
-def _method_words(kind: str, source: str, needs: list[str]) -> str:
-    return f"{kind}: {source}" + (f"; looks at {', '.join(needs)}" if needs else "")
+def _about_method(method: Method) -> str:
+    needs = f"; looks at {', '.join(method.needs)}" if method.needs else ""
+    return f"{method.kind}: {method.source}{needs}"
 
 
 def _listed(facts: Mapping[str, str]) -> str:
@@ -170,11 +167,11 @@ def _radios(name: str, label: str, values: list[Any]) -> str:
     return f"<fieldset><legend>{label}</legend>{''.join(parts)}</fieldset>\n"
 
 
-def _overview(judged: list[Block]) -> str:
+def _overview(blocks: list[Block]) -> str:
     """A row a solver, a column a number of evaluations: the ratios."""
-    solvers = list(dict.fromkeys(block.solver for block in judged))
-    counts = sorted({block.nfe for block in judged})
-    where = {(block.solver, block.nfe): block for block in judged}
+    solvers = dict.fromkeys(block.solver for block in blocks)
+    counts = sorted({block.nfe for block in blocks})
+    where = {(block.solver, block.nfe): block for block in blocks}
     head = "".join(f'<th scope="col">{count} evaluations</th>' for count in counts)
     rows = ""
     for solver in solvers:
@@ -207,8 +204,8 @@ def _figure(metric: Metric) -> str:
 
 def _table(c: Comparison) -> str:
     """Every row of every block."""
-    names = [*COLUMNS, *(metric.label for metric in c.metrics)]
-    names.insert(len(WHO), names.pop(len(COLUMNS)))  # the main metric comes first
+    main, *others = [metric.label for metric in c.metrics]
+    names = [*WHO, main, *MEASURED, *others]
     head = "".join(
         f'<th scope="col" aria-sort="none"><button type="button">{escape(name)}</button></th>'
         for name in names
@@ -228,7 +225,7 @@ def _row(block: Block, row: Row, metrics: list[Metric]) -> str:
         _cell(str(block.nfe), block.nfe),
     ]
     if row.failed:
-        rest = len(metrics) + len(COLUMNS) - len(WHO)
+        rest = len(metrics) + len(MEASURED)
         cells.append(f'<td colspan="{rest}">failed: {escape(row.failed)}</td>')
     else:
         main, *others = [_ranged(row.scores.get(metric.key)) for metric in metrics]

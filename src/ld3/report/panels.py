@@ -37,7 +37,7 @@ def draw_panels(path: Path, panels: Sequence[Panel]) -> None:
         axis.set_xlabel(panel.x, fontsize=9)
         axis.set_ylabel(panel.y, fontsize=9)
         if panel.log_x:
-            axis.set_xscale("symlog" if _has_zero(panel) else "log", **_threshold(panel))
+            _set_log_x(axis, panel)
         elif all(float(x).is_integer() for curve in panel.curves for x in curve.x):
             axis.locator_params(axis="x", integer=True)
         if panel.log_y and _is_wide(panel):
@@ -60,12 +60,10 @@ def _is_wide(panel: Panel) -> bool:
     return bool(values) and min(values) > 0 and max(values) > WIDE * min(values)
 
 
-def _has_zero(panel: Panel) -> bool:
-    return any(x <= 0 for curve in panel.curves for x in curve.x)
-
-
-def _threshold(panel: Panel) -> dict[str, float]:
-    """A logarithmic axis with a place for 0: linear below the smallest number."""
-    if not _has_zero(panel):
-        return {}
-    return {"linthresh": min(abs(x) for curve in panel.curves for x in curve.x if x != 0)}
+def _set_log_x(axis: Any, panel: Panel) -> None:
+    """A logarithmic axis; with a place for 0 if need be: linear below the smallest number."""
+    values = [x for curve in panel.curves for x in curve.x]
+    if min(values) > 0:
+        axis.set_xscale("log")
+    else:
+        axis.set_xscale("symlog", linthresh=min(abs(x) for x in values if x != 0))

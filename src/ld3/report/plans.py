@@ -10,11 +10,11 @@ from ld3.images import as_images, rescaled, shown_range, write_image
 from ld3.known_grids import GRIDS, METHODS, make_grid
 from ld3.plan import Plan
 from ld3.report.figures import draw_curves, draw_grids, draw_rows
-from ld3.report.tables import significant, table_lines
+from ld3.report.tables import significant, table_lines, terminal_width, wrapped
 from ld3.schedules import ends
 from ld3.scores import FamilyScores, GuidanceScores, Scores, best_of
 from ld3.store import write_tensors
-from ld3.teacher import Teacher
+from ld3.teacher import SHARE, Teacher, TeacherCheck
 
 
 def title_of(plan: Plan) -> str:
@@ -23,25 +23,24 @@ def title_of(plan: Plan) -> str:
 
 
 def learned_lines(plan: Plan) -> Iterator[str]:
-    """Every known grid and the plan on held-out noise."""
+    """Every known grid and the plan on held-out seeds."""
     scores = {name: s for name, s in plan.scores.items() if isinstance(s, Scores)}
     options, best = plan.learned.spec, best_of(scores, METHODS)
-    yield (
-        f"{title_of(plan)}, {plan.nfe} evaluations: {options.get('held_out')} held-out noises, "
+    yield from wrapped(
+        f"{title_of(plan)}, {_counts(plan)}: {options.get('held_out')} held-out seeds, "
         "lower is better"
     )
     sets = scores["learned"].frechet_accurate is not None
     head = ["grid", "distance", "RMSE to teacher", "to reference"]
-    head += ["FD to reference", "to real images"] * sets
+    head += ["FD to reference", "to data"] * sets
     rows = []
     for name, score in scores.items():
-        if "@" in name:
-            continue
-        errors = [*map(significant, (score.distance, score.to_teacher, score.to_accurate))]
-        row = [name + " *" * (name == best), *([""] * 3 if name == "accurate" else errors)]
-        for value in (score.frechet_accurate, score.frechet) if sets else ():
-            row.append("" if value is None else f"{value:.3f}")
-        rows.append(row)
+        errors = [score.distance, score.to_teacher, score.to_accurate]
+        values = [*errors, *[score.frechet_accurate, score.frechet] * sets]
+        row = [name + " *" * (name == best), *("" if v is None else significant(v) for v in values)]
+        if name == "accurate":  # the reference solution itself
+            row[:5] = ["reference", "", "", "", significant(0.0)]
+        rows += [] if "@" in name else [row]
     yield from table_lines([head, *rows], right=range(1, 6))
     own, known = scores["learned"].distance, scores[best].distance
     if own < known:
@@ -49,32 +48,92 @@ def learned_lines(plan: Plan) -> Iterator[str]:
     else:
         yield f"No gain: the best known grid (*) is as good ({significant(known)}); use it."
     yield from _scale_lines(plan, scores, best)
-    yield from _rounding(plan)
-    yield from _notes(plan, sets)
+    yield from _candidate_lines(plan)
+    for note in (*_rounding(plan), *_notes(plan, sets)):
+        yield from wrapped(note)
 
 
 def _notes(plan: Plan, sets: bool) -> Iterator[str]:
     learned = plan.learned
     if learned.distance:
         yield f"Distance: {learned.distance}."
-    if learned.secant:
-        yield (
-            f"Slopes in time are secants over {learned.secant:g} in lam: the network ripples in "
-            f"time (roughness {learned.starts.roughness:.2f})."
-        )
     if learned.evaluations:
-        yield (
-            f"Cost: {learned.evaluations:,} network evaluations to learn, "
-            f"{learned.teacher_evaluations:,} for the teacher's pairs."
-        )
-    if plan.learned.reference:
-        reference = Teacher(**plan.learned.reference).title
-        yield f"Reference solution: {reference}."
+        yield _slopes(plan)
+        yield _cost(plan)
+    yield from _teacher(plan)
+    if learned.reference:
+        yield f"Reference solution: {Teacher(**learned.reference).title}."
     if sets:
         yield (
-            f"FD: Fréchet distance from {plan.learned.spec.get('judged')} samples only, a rough "
-            "guide; to the reference from the same noise."
+            f"FD: Fréchet distance from {learned.spec.get('judged')} samples only, a rough guide; "
+            "to the reference from the same noise."
         )
+
+
+def _teacher(plan: Plan) -> Iterator[str]:
+    """What the check of the teacher found; a warning where it is not accurate enough."""
+    learned = plan.learned
+    if not learned.teacher_check or "teacher" not in learned.preset:
+        return
+    teacher = Teacher(**learned.preset["teacher"])
+    check = TeacherCheck(teacher, **learned.teacher_check)
+    share = 100 * check.error / max(check.student, 1e-30)
+    yield f"Teacher: {teacher.title}; its error is about {share:.2g} % of the student's."
+    if not check.is_enough:
+        yield (
+            f"The teacher is not accurate: expected at most {100 * SHARE:g} %. Give "
+            f"--teacher-steps {2 * teacher.steps}, or another --teacher-grid or --teacher-solver."
+        )
+
+
+def _slopes(plan: Plan) -> str:
+    """How learning took slopes in time, and why."""
+    learned = plan.learned
+    rough = f"roughness {significant(learned.starts.roughness, 2)}"
+    forced = learned.spec.get("slope", "auto") != "auto"
+    if learned.spec.get("gradient_free"):
+        return f"Slopes in time: differences of forward passes (--gradient-free; {rough})."
+    if learned.secant:
+        why = "--slope secant" if forced else f"the network ripples in time: {rough}"
+        return f"Slopes in time: secants over {learned.secant:g} in lam ({why})."
+    return f"Slopes in time: exact ({'--slope exact' if forced else f'no ripples: {rough}'})."
+
+
+def _cost(plan: Plan) -> str:
+    learned = plan.learned
+    passes = ""
+    if plan.guidance is not None and learned.passes:
+        passes = f"; in passes {learned.passes:,} and {2 * learned.teacher_evaluations:,}"
+    return (
+        f"Cost: {learned.evaluations:,} network evaluations to learn, "
+        f"{learned.teacher_evaluations:,} for the teacher's pairs{passes}."
+    )
+
+
+def _counts(plan: Plan) -> str:
+    """Evaluations, and with guidance in the plan also passes."""
+    passes = "" if plan.guidance is None else f" in {plan.passes} passes"
+    return f"{plan.nfe} evaluations{passes}"
+
+
+def _candidate_lines(plan: Plan) -> Iterator[str]:
+    """The ways to spend a number of passes, best first; which was chosen."""
+    candidates = plan.learned.candidates
+    if not candidates or plan.guidance is None:
+        return
+    yield ""
+    yield from wrapped(
+        f"Ways to spend {plan.passes} passes: loss on validation pairs before learning, and mean "
+        "distance on all pairs after it; * was chosen"
+    )
+    rows = [["NFE", "guided evaluations", "grid", "start", "pairs", "learned"]]
+    for one in candidates:
+        own = (one.nfe, one.guided) == (plan.nfe, plan.guidance.guided)
+        end = "" if one.learned is None else significant(one.learned)
+        guided = ", ".join(str(n + 1) for n in one.guided)
+        before = [f"{one.nfe}", guided, one.grid, significant(one.loss), f"{one.pairs}"]
+        rows.append([*before, end + " *" * own])
+    yield from table_lines(rows, right=(0, 3, 4))
 
 
 def _scale_lines(plan: Plan, scores: Mapping[str, Scores], best: str) -> Iterator[str]:
@@ -92,9 +151,9 @@ def _scale_lines(plan: Plan, scores: Mapping[str, Scores], best: str) -> Iterato
 
 def guidance_lines(plan: Plan, rows: Sequence[GuidanceScores], held_out: int) -> Iterator[str]:
     """A plan beside the best known grid, one line per guidance scale."""
-    yield (
-        f"{title_of(plan)}, {plan.nfe} evaluations, learned for guidance {_guidance(plan)}: "
-        f"{held_out} held-out noises, lower is better"
+    yield from wrapped(
+        f"{title_of(plan)}, {_counts(plan)}, learned for guidance {_guidance(plan)}: "
+        f"{held_out} held-out seeds, lower is better"
     )
     head = ["guidance", "best known grid", "distance", "plan", "ratio", "RMSE to reference"]
     body = [
@@ -121,11 +180,11 @@ def draw_guidance(rows: Sequence[GuidanceScores], path: Path) -> None:
 
 
 def family_lines(plan: Plan) -> Iterator[str]:
-    """Every number of evaluations on held-out noise."""
+    """Every number of evaluations on held-out seeds."""
     scores = [row for row in plan.scores.values() if isinstance(row, FamilyScores)]
-    yield (
+    yield from wrapped(
         f"{title_of(plan)}, one plan for many numbers of evaluations: distance on "
-        f"{plan.learned.spec.get('held_out')} held-out noises, lower is better"
+        f"{plan.learned.spec.get('held_out')} held-out seeds, lower is better"
     )
     refined = any(row.refined is not None for row in scores)
     rows = [["NFE", "best known grid", "distance", "family", *(["refined"] * refined)]]
@@ -134,32 +193,32 @@ def family_lines(plan: Plan) -> Iterator[str]:
         more = ["" if row.refined is None else significant(row.refined)] * refined
         rows.append(own + more)
     yield from table_lines(rows, right=(0, 2, 3, 4))
+    if plan.learned.evaluations:
+        yield from wrapped(_cost(plan))
 
 
-def _members(plan: Plan) -> dict[str, TimeGrid]:
-    """The grids of a family by name."""
-    if plan.family is None:
-        return {}
-    counts = range(plan.family.low, plan.family.high + 1, plan.nfe_per_step)
-    return {f"{nfe} evaluations": plan.at(nfe).grid for nfe in counts}
+def _grids(plan: Plan, name: str) -> dict[str, TimeGrid]:
+    """The plan by a name and the known grids; of a family, those of its members."""
+    if plan.family is not None:
+        counts = range(plan.family.low, plan.family.high + 1, plan.nfe_per_step)
+        return {f"{nfe} evaluations": plan.at(nfe).grid for nfe in counts}
+    schedule, steps = plan.noise_schedule, len(plan.times) - 1
+    return {name: plan.grid} | {known: make_grid(known, schedule, steps) for known in GRIDS}
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
     """The times of a plan beside the known grids; of a family, those of its members."""
-    schedule, steps = plan.noise_schedule, len(plan.times) - 1
-    if plan.family is not None:
-        draw_grids(path, schedule, _members(plan))
-        return
-    grids = {"learned": plan.grid} | {name: make_grid(name, schedule, steps) for name in GRIDS}
-    draw_grids(path, schedule, grids)
+    draw_grids(path, plan.noise_schedule, _grids(plan, "learned"))
 
 
 def plan_lines(plan: Plan) -> Iterator[str]:
-    """A plan in words and numbers."""
+    """A plan with its times, corrections and scores."""
     variant = f" {plan.solver.variant}" if plan.solver.variant else ""
-    yield f"model      {plan.model.name} ({'x'.join(map(str, plan.model.shape))}, predicts "\
-        f"{plan.model.prediction}, guidance {_guidance(plan)})"  # fmt: skip
-    counts = f"{plan.nfe} evaluations"
+    yield from wrapped(
+        f"model      {plan.model.name} ({'x'.join(map(str, plan.model.shape))}, predicts "
+        f"{plan.model.prediction}, guidance {_guidance(plan)})", " " * 11,
+    )  # fmt: skip
+    counts = _counts(plan)
     if plan.family is not None:
         counts = f"{plan.family.low} to {plan.family.high} evaluations, here {plan.nfe}"
     yield f"solver     {plan.solver.name}-{plan.solver.order}{variant}, {counts}"
@@ -171,20 +230,39 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield ""
         yield "added to the solver's weights on the noise and on each data estimate (x0) so far"
         for n, row in enumerate(plan.corrections):
-            yield f"{n + 1:>4}  " + " ".join(f"{value:>9.5f}" for value in row)
-    yield from _rounding(plan)
+            numbers = [f"{significant(value):>9}" for value in row]
+            some = (terminal_width() - 5) // 10  # numbers that fit a line
+            for first in range(0, len(row), some):
+                label = "" if first else n + 1
+                yield f"{label:>4}  {' '.join(numbers[first : first + some])}"
+    yield from _guidance_rows(plan)
+    for note in _rounding(plan):
+        yield from wrapped(note)
     yield ""
     yield from drawn_lines(plan)
-    rows = []
-    for name, score in plan.scores.items():
-        value = score.distance if isinstance(score, Scores) else score.family
-        if value > 0:
-            label = name if isinstance(score, Scores) else f"{score.nfe} evaluations"
-            rows.append([label, significant(value)])
+    values = {
+        name if isinstance(score, Scores) else f"{score.nfe} evaluations": (
+            score.distance if isinstance(score, Scores) else score.family
+        )
+        for name, score in plan.scores.items()
+    }
+    rows = [[label, significant(value)] for label, value in values.items() if value > 0]
     if rows:
         yield ""
         yield "held-out distance, lower is better"
         yield from table_lines(rows)
+
+
+def _guidance_rows(plan: Plan) -> Iterator[str]:
+    """Which evaluations are guided, and what each uses of the directions so far."""
+    if plan.guidance is None:
+        return
+    yield ""
+    yield "weights of the directions of guidance so far; * runs both passes"
+    for j, row in enumerate(plan.guidance.rows):
+        own = "*" if j in plan.guidance.guided else ""
+        numbers = " ".join(f"{significant(value):>9}" for value in row)
+        yield f"{j + 1:>4}{own:<1} {numbers}".rstrip()
 
 
 def _rounding(plan: Plan) -> Iterator[str]:
@@ -202,14 +280,10 @@ def _guidance(plan: Plan) -> str:
 
 def drawn_lines(plan: Plan, width: int = 64) -> Iterator[str]:
     """The times of a plan and of the known grids as marks on an axis of lam."""
-    schedule, steps = plan.noise_schedule, len(plan.times) - 1
-    grids = _members(plan)
-    if not grids:
-        grids = {"this plan": plan.grid}
-        grids |= {name: make_grid(name, schedule, steps) for name in GRIDS}
+    schedule = plan.noise_schedule
     first, last = schedule.lam(ends(schedule)).tolist()
     yield f"{'':<15}noise{'lam = log(alpha/sigma)':^{width - 9}}data"
-    for name, grid in grids.items():
+    for name, grid in _grids(plan, "this plan").items():
         marks = ["-"] * width
         for lam in schedule.lam(grid.times).tolist():
             marks[round((lam - first) / (last - first) * (width - 1))] = "o"

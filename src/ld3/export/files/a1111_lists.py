@@ -57,6 +57,6 @@ def register_all(packs):
             register(name, plans)
     except (ImportError, AttributeError, TypeError) as error:
         print(
-            f"LD3: not registered ({error}); wanted the lists of samplers and schedule types of "
+            f"LD3: not registered ({error}); expected the lists of samplers and schedule types of "
             "AUTOMATIC1111 1.9 or newer, Forge, reForge or Forge Neo"
         )

@@ -2,6 +2,8 @@
 
 import copy
 
+import torch
+
 from ld3.export.files.ld3_model import (
     answer_for,
     check_model,
@@ -9,6 +11,7 @@ from ld3.export.files.ld3_model import (
     told_level,
     told_scale,
 )
+from ld3.export.files.ld3_plans import NEAR, sigmas_of
 from ld3.export.files.ld3_sampler import sample_ld3
 
 HISTORY = ["hand over", "restart"]
@@ -21,6 +24,21 @@ SAMPLERS_TIP = (
     "LD3 Sampler asks the network at the plan's times itself. Choose other for a sampler of "
     "ComfyUI: the model then exchanges the times."
 )
+DENOISE_TIP = "Below 1 for image to image: the last part of the steps."
+DENOISE = ("FLOAT", {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": DENOISE_TIP})
+
+
+class Node:
+    """What all nodes have in common."""
+
+    CATEGORY = "sampling/custom_sampling/LD3"
+    FUNCTION = "run"
+
+
+def levels_of(plans, steps, denoise):
+    """SIGMAS; none where nothing is left of them."""
+    levels = sigmas_of(plans, steps, denoise)
+    return levels if len(levels) > 1 else torch.FloatTensor([])
 
 
 def begun(plan):
@@ -53,6 +71,63 @@ def make_sampler(plans, history):
     return comfy.samplers.KSAMPLER(sample_function(plans, memory))
 
 
+class Mixer:
+    """m_j = c_j + sum_i A[j, i] (w - 1)(c_i - u_i), over the evaluations i that run without
+    the condition, too. A run that begins in the middle runs both passes at once, for all that came
+    before."""
+
+    def __init__(self, plan, scale):
+        self.plan, self.scale = plan, scale
+        self.last, self.begin, self.directions = -1, 0, {}
+
+    def evaluation(self, level):
+        """The number of the evaluation at a noise level: the first such one that is still ahead."""
+        told = self.plan["told"]
+        nearest = min(abs(one - level) for one in told)
+        near = [n for n, one in enumerate(told) if abs(one - level) <= nearest + NEAR * level]
+        ahead = [n for n in near if n > self.last]
+        return ahead[0] if ahead else near[0]
+
+    def mixed(self, level, ask):
+        """`ask(both)` gives [c] or [c, u] at this level."""
+        n, guided = self.evaluation(level), self.plan["guided"]
+        if n <= self.last or self.last < 0:
+            self.begin, self.directions = n, {}
+        self.last = n
+        both = n in guided or (n == self.begin and any(i < n for i in guided))
+        answer, *without = ask(both)
+        if without:
+            self.directions[n] = (self.scale - 1) * (answer - without[0])
+        for i, weight in zip(guided, self.plan["guidance"][n], strict=False):
+            answer = answer + weight * self.directions[max(i, self.begin)]
+        return answer
+
+
+def make_guider(model, positive, negative, plan, scale):
+    """A GUIDER that runs the pass without the condition only where the plan does."""
+    import comfy.samplers
+
+    mixer = Mixer(plan, scale or plan["scale"])
+
+    class Guider(comfy.samplers.CFGGuider):
+        ld3_guided = True
+
+        def predict_noise(self, x, timestep, model_options=None, seed=None):
+            def ask(both):
+                names = ("positive", "negative") if both else ("positive",)
+                conds = [self.conds.get(name) for name in names]
+                options = model_options or {}
+                batch = comfy.samplers.calc_cond_batch
+                return batch(self.inner_model, conds, x, timestep, options)
+
+            return mixer.mixed(float(timestep.flatten()[0]), ask)
+
+    guider = Guider(model)
+    guider.set_conds(positive, negative)
+    guider.set_cfg(mixer.scale)
+    return guider
+
+
 def with_times(model, plan, sampler):
     """A clone of the MODEL that keeps fractions of times, or exchanges them for the plan's."""
     original = model.get_model_object("model_sampling")
@@ -77,7 +152,7 @@ class Fractions:
 
 
 class Told(Fractions):
-    """The network is told the plan's level, and its answer is read at that level."""
+    """The network gets the plan's level, and its answer is read at that level."""
 
     def timestep(self, sigma):
         return super().timestep(told_level(self.ld3_plan, sigma))

@@ -11,21 +11,21 @@ through LD3 Network Times, its network times. The numbers are in plans.json.
 import json
 from pathlib import Path
 
-import torch
-
 from ld3.export.files.comfyui_model import (
+    DENOISE,
     HISTORY,
     HISTORY_TIP,
     SAMPLERS,
     SAMPLERS_TIP,
+    Node,
+    levels_of,
     make_sampler,
     with_times,
 )
-from ld3.export.files.ld3_plans import plan_of, sigmas_of, steps_known
+from ld3.export.files.ld3_plans import plan_of, steps_known
 
 PACK = json.loads((Path(__file__).parent / "plans.json").read_text(encoding="utf-8"))
 PLANS = PACK["plans"]
-CATEGORY = "sampling/custom_sampling/LD3"
 LEARNED = ", ".join(map(str, steps_known(PLANS)))
 STEPS = (
     "INT",
@@ -38,70 +38,60 @@ STEPS = (
 )
 
 
-class Sigmas:
+class Sigmas(Node):
     """The noise levels for a number of steps; `denoise` below 1 keeps the last part of them."""
 
-    CATEGORY = CATEGORY
     DESCRIPTION = f"The noise levels of {PACK['name']}, learned for {LEARNED} steps."
     RETURN_TYPES = ("SIGMAS",)
     OUTPUT_TOOLTIPS = ("One more than steps. The last is not zero.",)
-    FUNCTION = "make"
 
     @classmethod
     def INPUT_TYPES(cls):
-        tip = "Below 1 for image to image: the last part of the steps."
-        denoise = {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": tip}
-        return {"required": {"steps": STEPS, "denoise": ("FLOAT", denoise)}}
+        return {"required": {"steps": STEPS, "denoise": DENOISE}}
 
-    def make(self, steps, denoise):
-        levels = sigmas_of(PLANS, steps, denoise)
-        return (levels if len(levels) > 1 else torch.FloatTensor([]),)
+    def run(self, steps, denoise):
+        return (levels_of(PLANS, steps, denoise),)
 
 
-class Sampler:
+class Sampler(Node):
     """The plan's solver. It wants the sigmas of LD3 Sigmas, or a part of them."""
 
-    CATEGORY = CATEGORY
     DESCRIPTION = f"The solver of {PACK['name']} with its learned numbers, for LD3 Sigmas."
     RETURN_TYPES = ("SAMPLER",)
     OUTPUT_TOOLTIPS = ("For SamplerCustom and SamplerCustomAdvanced.",)
-    FUNCTION = "make"
 
     @classmethod
     def INPUT_TYPES(cls):
         return {"required": {}, "optional": {"history": (HISTORY, {"tooltip": HISTORY_TIP})}}
 
-    def make(self, history=HISTORY[0]):
+    def run(self, history=HISTORY[0]):
         return (make_sampler(PLANS, history),)
 
 
-class NetworkTimes:
-    """What the network is told; a model that the plan is not for is refused."""
+class NetworkTimes(Node):
+    """The network times; a model that the plan is not for is refused."""
 
-    CATEGORY = CATEGORY
     DESCRIPTION = f"The network times of {PACK['name']}; refuses a model it was not learned for."
     RETURN_TYPES = ("MODEL",)
     OUTPUT_TOOLTIPS = ("The model with the plan's network times.",)
-    FUNCTION = "patch"
 
     @classmethod
     def INPUT_TYPES(cls):
         samplers = (SAMPLERS, {"tooltip": SAMPLERS_TIP})
         return {"required": {"model": ("MODEL",), "steps": STEPS, "sampler": samplers}}
 
-    def patch(self, model, steps, sampler):
+    def run(self, model, steps, sampler):
         plan = plan_of(PLANS, steps)
         if plan is None and sampler == "other":
             raise ValueError(
-                f"LD3: got {steps} steps, wanted one of {steps_known(PLANS)}, which have network "
+                f"LD3: got {steps} steps, expected one of {steps_known(PLANS)}, which have network "
                 "times"
             )
         return (with_times(model, plan or PLANS[0], sampler),)
 
 
-NODES = {"Sigmas": Sigmas, "Sampler": Sampler, "NetworkTimes": NetworkTimes}
-TITLES = {"Sigmas": "Sigmas", "Sampler": "Sampler", "NetworkTimes": "Network Times"}
-NODE_CLASS_MAPPINGS = {f"LD3{key}_{PACK['slug']}": node for key, node in NODES.items()}
-NODE_DISPLAY_NAME_MAPPINGS = {
-    f"LD3{key}_{PACK['slug']}": f"LD3 {title} ({PACK['name']})" for key, title in TITLES.items()
-}
+NODE_CLASS_MAPPINGS, NODE_DISPLAY_NAME_MAPPINGS = {}, {}
+for node, title in ((Sigmas, "Sigmas"), (Sampler, "Sampler"), (NetworkTimes, "Network Times")):
+    key = f"LD3{node.__name__}_{PACK['slug']}"
+    NODE_CLASS_MAPPINGS[key] = node
+    NODE_DISPLAY_NAME_MAPPINGS[key] = f"LD3 {title} ({PACK['name']})"

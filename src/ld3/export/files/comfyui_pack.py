@@ -7,13 +7,15 @@ and a sampler in the lists of KSampler, both called ld3_ and the name of the fil
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from ld3.export.files.comfyui_model import (
+    DENOISE,
     HISTORY,
     HISTORY_TIP,
     SAMPLERS,
     SAMPLERS_TIP,
+    Node,
+    levels_of,
+    make_guider,
     make_sampler,
     sample_function,
     with_times,
@@ -21,20 +23,9 @@ from ld3.export.files.comfyui_model import (
 from ld3.export.files.ld3_model import check_model
 from ld3.export.files.ld3_plans import plan_of, read_plans, sigmas_of, steps_known
 
-NODE_ID, TITLE = "LD3Plan", "LD3 Plan"
-CATEGORY = "sampling/custom_sampling/LD3"
-ABOUT = (
-    "A learned plan: noise levels, solver and network times for few steps of one model. Wire all "
-    "three outputs to SamplerCustom. Refuses a model that the plan was not learned for."
-)
 PLAN_TIP = "A plan file in models/ld3 or in the folder plans of this pack."
 STEPS_TIP = "A number of steps that the chosen plan was learned for."
-DENOISE_TIP = "Below 1 for image to image: the last part of the steps."
-OUTPUTS = {
-    "MODEL": "The model with the plan's network times.",
-    "SAMPLER": "The plan's solver, with its learned numbers.",
-    "SIGMAS": "The plan's noise levels. The last is not zero.",
-}
+SCALE_TIP = "Guidance scale; 0 is the one that the plan was learned for."
 
 
 def folders():
@@ -64,45 +55,44 @@ def valid(plan, steps):
     found = packs()
     if plan not in found:
         known = ", ".join(found) or "none; put files of `ld3 export --to comfyui-pack` there"
-        return f"LD3: got plan {plan!r}, wanted a file in models/ld3 or plans: {known}"
+        return f"LD3: got plan {plan!r}, expected a file in models/ld3 or plans: {known}"
     if int(steps) not in steps_known(found[plan]):
-        return f"LD3: got {steps} steps, wanted one of {steps_known(found[plan])} for {plan}"
+        return f"LD3: got {steps} steps, expected one of {steps_known(found[plan])} for {plan}"
     return True
 
 
-def load(model, plan, steps, denoise, sampler, history):
-    """MODEL, SAMPLER, SIGMAS."""
+def chosen(plan, steps):
+    """The plans of that name, and the one with that number of steps."""
     fault = valid(plan, steps)
     if fault is not True:
         raise ValueError(fault)
     plans = packs()[plan]
-    levels = sigmas_of(plans, int(steps), denoise)
-    return (
-        with_times(model, plan_of(plans, int(steps)), sampler),
-        make_sampler(plans, history),
-        levels if len(levels) > 1 else torch.FloatTensor([]),
+    return plans, plan_of(plans, int(steps))
+
+
+class PlanNode(Node):
+    """MODEL, SAMPLER and SIGMAS of a plan."""
+
+    DESCRIPTION = (
+        "A learned plan: noise levels, solver and network times for few steps of one model. Wire "
+        "all three outputs to SamplerCustom. Refuses a model that the plan was not learned for."
     )
-
-
-class PlanNode:
-    """The V1 form."""
-
-    CATEGORY = CATEGORY
-    DESCRIPTION = ABOUT
-    RETURN_TYPES = tuple(OUTPUTS)
-    OUTPUT_TOOLTIPS = tuple(OUTPUTS.values())
-    FUNCTION = "load"
+    RETURN_TYPES = ("MODEL", "SAMPLER", "SIGMAS")
+    OUTPUT_TOOLTIPS = (
+        "The model with the plan's network times.",
+        "The plan's solver, with its learned numbers.",
+        "The plan's noise levels. The last is not zero.",
+    )
 
     @classmethod
     def INPUT_TYPES(cls):
         plans, steps = choices()
-        denoise = {"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01, "tooltip": DENOISE_TIP}
         return {
             "required": {
                 "model": ("MODEL",),
                 "plan": (plans, {"tooltip": PLAN_TIP}),
                 "steps": (steps, {"tooltip": STEPS_TIP}),
-                "denoise": ("FLOAT", denoise),
+                "denoise": DENOISE,
                 "sampler": (SAMPLERS, {"tooltip": SAMPLERS_TIP}),
                 "history": (HISTORY, {"tooltip": HISTORY_TIP}),
             }
@@ -112,8 +102,48 @@ class PlanNode:
     def VALIDATE_INPUTS(cls, plan, steps):
         return valid(plan, steps)
 
-    def load(self, model, plan, steps, denoise, sampler, history):
-        return load(model, plan, steps, denoise, sampler, history)
+    def run(self, model, plan, steps, denoise, sampler, history):
+        plans, one = chosen(plan, steps)
+        return (
+            with_times(model, one, sampler),
+            make_sampler(plans, history),
+            levels_of(plans, int(steps), denoise),
+        )
+
+
+class GuiderNode(Node):
+    """The GUIDER of a plan with guidance."""
+
+    DESCRIPTION = (
+        "For plans with guidance: asks without the prompt only where the plan does. Wire it to "
+        "SamplerCustomAdvanced, with the outputs of LD3 Plan. Patches of CFG do not apply."
+    )
+    RETURN_TYPES = ("GUIDER",)
+    OUTPUT_TOOLTIPS = ("Runs fewer passes of the network than CFGGuider.",)
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        plans, steps = choices()
+        scale = {"default": 0.0, "min": 0.0, "max": 100.0, "step": 0.1, "tooltip": SCALE_TIP}
+        return {
+            "required": {
+                "model": ("MODEL",),
+                "positive": ("CONDITIONING",),
+                "negative": ("CONDITIONING",),
+                "plan": (plans, {"tooltip": PLAN_TIP}),
+                "steps": (steps, {"tooltip": STEPS_TIP}),
+                "cfg": ("FLOAT", scale),
+            }
+        }
+
+    def run(self, model, positive, negative, plan, steps, cfg):
+        _, one = chosen(plan, steps)
+        if "guided" not in one:
+            raise ValueError(f"LD3: got {plan}, a plan without guidance; expected CFGGuider for it")
+        return (make_guider(model, positive, negative, one, cfg),)
+
+
+NODES = {"LD3Plan": (PlanNode, "LD3 Plan"), "LD3Guider": (GuiderNode, "LD3 Guider")}
 
 
 def levels_for(plans, model_sampling, steps):
@@ -123,7 +153,8 @@ def levels_for(plans, model_sampling, steps):
 
 
 def register():
-    """Every plan in the lists of schedulers and samplers, where this ComfyUI has them."""
+    """Every plan in the lists of schedulers and samplers, where this ComfyUI has them. Plans with
+    guidance are left out: KSampler has a guider of its own."""
     try:
         import comfy.samplers
         from comfy.k_diffusion import sampling
@@ -134,6 +165,8 @@ def register():
     if handlers is None or kind is None:
         return
     for name, plans in packs().items():
+        if any("guided" in plan for plan in plans):
+            continue
         key = "ld3_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in name.lower())
         handlers[key] = kind(partial(levels_for, plans), True)
         setattr(sampling, f"sample_{key}", sample_function(plans, {}))
@@ -143,53 +176,51 @@ def register():
                 names.append(key)
 
 
-register()
-try:
-    from comfy_api.latest import ComfyExtension, io
-except ImportError:
-    NODE_CLASS_MAPPINGS = {NODE_ID: PlanNode}
-    NODE_DISPLAY_NAME_MAPPINGS = {NODE_ID: TITLE}
-else:
+def v3_form(io, node_id, node, title):
+    """A node in the V3 form, with the inputs and outputs of its V1 form."""
 
-    class PlanNodeV3(io.ComfyNode):
-        """The V3 form, with the same inputs and outputs."""
+    def v3_input(name, kind, options=None):
+        if isinstance(kind, list):
+            return io.Combo.Input(name, options=kind, **options)
+        return getattr(io, kind.capitalize()).Input(name, **(options or {}))
 
+    class V3(io.ComfyNode):
         @classmethod
         def define_schema(cls):
-            plans, steps = choices()
+            outputs = zip(node.RETURN_TYPES, node.OUTPUT_TOOLTIPS, strict=True)
+            inputs = node.INPUT_TYPES()["required"]
             return io.Schema(
-                node_id=NODE_ID,
-                display_name=TITLE,
-                category=CATEGORY,
-                description=ABOUT,
-                inputs=[
-                    io.Model.Input("model"),
-                    io.Combo.Input("plan", options=plans, tooltip=PLAN_TIP),
-                    io.Combo.Input("steps", options=steps, tooltip=STEPS_TIP),
-                    io.Float.Input(
-                        "denoise", default=1.0, min=0.0, max=1.0, step=0.01, tooltip=DENOISE_TIP
-                    ),
-                    io.Combo.Input("sampler", options=SAMPLERS, tooltip=SAMPLERS_TIP),
-                    io.Combo.Input("history", options=HISTORY, tooltip=HISTORY_TIP),
-                ],
+                node_id=node_id,
+                display_name=title,
+                category=node.CATEGORY,
+                description=node.DESCRIPTION,
+                inputs=[v3_input(name, *entry) for name, entry in inputs.items()],
                 outputs=[
-                    io.Model.Output(display_name="MODEL", tooltip=OUTPUTS["MODEL"]),
-                    io.Sampler.Output(display_name="SAMPLER", tooltip=OUTPUTS["SAMPLER"]),
-                    io.Sigmas.Output(display_name="SIGMAS", tooltip=OUTPUTS["SIGMAS"]),
+                    getattr(io, kind.capitalize()).Output(display_name=kind, tooltip=tip)
+                    for kind, tip in outputs
                 ],
             )
 
         @classmethod
-        def validate_inputs(cls, plan, steps):
-            return valid(plan, steps)
+        def execute(cls, *args, **inputs):
+            return io.NodeOutput(*node().run(*args, **inputs))
 
-        @classmethod
-        def execute(cls, model, plan, steps, denoise, sampler, history):
-            return io.NodeOutput(*load(model, plan, steps, denoise, sampler, history))
+    if hasattr(node, "VALIDATE_INPUTS"):
+        V3.validate_inputs = classmethod(lambda cls, plan, steps: valid(plan, steps))
+    return V3
+
+
+register()
+try:
+    from comfy_api.latest import ComfyExtension, io
+except ImportError:
+    NODE_CLASS_MAPPINGS = {key: node for key, (node, _) in NODES.items()}
+    NODE_DISPLAY_NAME_MAPPINGS = {key: title for key, (_, title) in NODES.items()}
+else:
 
     class Extension(ComfyExtension):
         async def get_node_list(self):
-            return [PlanNodeV3]
+            return [v3_form(io, key, *entry) for key, entry in NODES.items()]
 
     async def comfy_entrypoint():
         return Extension()

@@ -24,7 +24,7 @@ def sample(model, x, sigmas, extra_args=None, callback=None, disable=None, memor
 
 
 class NetworkTimes(torch.nn.Module):
-    """A denoiser that is told the plan's network times, for k-diffusion's own samplers.
+    """A denoiser that gets the plan's network times, for k-diffusion's own samplers.
 
     `inner` is a denoiser of k-diffusion; discrete ones must be made with quantize=False.
     """
@@ -34,7 +34,7 @@ class NetworkTimes(torch.nn.Module):
         self.inner_model = inner
         self.plan = plan_of(PLANS, steps)
         if self.plan is None:
-            raise ValueError(f"LD3: got {steps} steps, wanted one of {steps_known(PLANS)}")
+            raise ValueError(f"LD3: got {steps} steps, expected one of {steps_known(PLANS)}")
         check_model(self.plan, inner)
 
     def forward(self, x, sigma, **extra_args):

@@ -1,4 +1,4 @@
-"""A plan and the model it is used with: whether they fit, and what the network is told.
+"""A plan and the model it is used with: whether they fit, and the network times.
 
 A tool reads x0 from the network's output o at level sigma as x0 = a x + b o, and shows it c x. The
 three numbers say what the network predicts, and the table of levels on which noise schedule.
@@ -140,7 +140,7 @@ def keeping_fractions(model):
 
 
 def told_level(plan, sigma):
-    """The level the network is told in place of sigma (a tensor): the plan's at its own sigmas,
+    """The level the network gets in place of sigma (a tensor): the plan's at its own sigmas,
     between them interpolated in the logarithm. For other levels and samplers than the plan's."""
     own = torch.tensor(plan["sigmas"][:-1], dtype=torch.float64)
     told = torch.tensor(plan["told_steps"], dtype=torch.float64)
@@ -156,7 +156,7 @@ def told_level(plan, sigma):
 
 
 def told_scale(plan, sigma, told):
-    """By what x at level sigma is multiplied so that the network, told another, sees the same."""
+    """By what x at level sigma is multiplied so that the network, given another, sees the same."""
     if plan["kind"] != "vp":
         return torch.ones_like(sigma)
     return torch.sqrt((told**2 + 1) / (sigma**2 + 1))

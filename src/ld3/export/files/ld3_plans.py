@@ -3,13 +3,15 @@
 Needs torch alone and runs on Python 3.10. A plan is a dict of numbers:
 
     sigmas       (N+1) noise levels of the solver, falling
-    told         (M)   noise levels at which the network is asked, in order
-    alphas       (N+1) and told_alphas (M): what these levels multiply x by to get the state X
+    `told`       (M)   noise levels at which the network is evaluated, in order
+    alphas       (N+1) and `told_alphas` (M): what these levels multiply x by to get the state X
     on_state     (M)   and on_x0 (M): a_n = on_state[n] X_n + on_x0[n] x0_n
     answers            what a_n is: x0, the noise eps or the flow velocity
     ratios       (M)   and weights: X_{n+1} = ratios[n] X_n + sum_{j <= n} weights[n][j] a_j
     per_step           network evaluations a step, M = per_step N
     prior              standard deviation of X at the first level
+    guided             of plans with guidance: evaluations that also run without the condition;
+    guidance     (M)   row j: weights of their directions up to j; scale: what they were learned for
     others             guesses of the sigmas for half to twice as many steps
     model              the model it was learned for: prediction, noise levels
 """
@@ -116,8 +118,8 @@ def nearest_part(plans, sigmas, foreign):
     ours = any(abs(wanted[-1] - end) <= NEAR * end for end in ends)
     if not ours and (not foreign or wanted[-1] > 1.01 * max(ends)):
         raise ValueError(
-            f"LD3: got sigmas [{shown}], wanted those of a plan with {steps_known(plans)} steps or "
-            "a part of them: a plan's solver works on its own sigmas; take them from the same plan"
+            f"LD3: got sigmas [{shown}], expected those of a plan with {steps_known(plans)} steps "
+            "or a part of them: its solver works on its own sigmas; take them from the same plan"
         )
 
     def first_step(plan):

@@ -42,6 +42,11 @@ def sample_ld3(
     part = find_part(plans, sigmas)
     plan, first, last = nearest_part(plans, sigmas, foreign) if part is None else part
     check_model(plan, model)
+    if "guided" in plan and not hasattr(getattr(model, "inner_model", None), "ld3_guided"):
+        raise ValueError(
+            "LD3: got a plan with guidance from another guider, expected the GUIDER of LD3 Guider "
+            "in SamplerCustomAdvanced"
+        )
     extra_args = extra_args or {}
     each, ones = plan["per_step"], x.new_ones([x.shape[0]])
     level = float(sigmas[0])
