@@ -3,7 +3,7 @@
 A case is a number: it chooses a kind of input, changes a good one, and hands it to the code that
 reads it. Allowed ends are an answer, or one line for the user (an :class:`~ld3.errors.Ld3Error`, or
 exit code 2 with one line). Everything else is a failure: another exception, exit code 1, more than
-`LIMIT` seconds.
+`LIMIT` seconds of processor time, `WAIT` seconds in all, or code that the input names and that ran.
 """
 
 import copy
@@ -13,6 +13,7 @@ import random
 import resource
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -28,10 +29,13 @@ from ld3.cli import main
 from ld3.diffusers import LD3Scheduler
 from ld3.errors import Ld3Error
 
-LIMIT = 5  # seconds
+LIMIT = 5  # seconds of processor time, which do not depend on what else the machine does
+TRAP = "tests.trap"  # a module that inputs name, and that nothing may import
+WAIT = 300  # seconds by the clock: sleeping and waiting end, too
 NASTY: tuple[Any, ...] = (
     None, True, -1, 0, 1, 10**26, -(10**400), 1e308, 1e-320, 0.5, "", "nan", "x" * 5000, "\x00",
-    "\x1b]0;a\x07", "\ud800", "../../a", "/dev/zero", "os:system", "diffusers:owner/name", "con",
+    "\x1b]0;a\x07", "\ud800", "../../a", "/dev/zero", "os:system", f"{TRAP}:spring",
+    "diffusers:owner/name", "con",
     [], {}, [[]], {"a": {"a": {}}}, [1, "a", None], "é\u202e", "%s{0}$(a)", [0.0] * 3000,
 )  # fmt: skip
 
@@ -117,14 +121,20 @@ def plan(rng: random.Random, folder: Path) -> list[str]:
     schedule = rng.choice(kinds)
     solver = rng.choice(("dpmpp", "unipc", "ipndm", "euler", "heun"))
     good = make_plan(schedule, solver, steps=rng.choice((1, 2, 4)), corrections=rng.random() < 0.5)
+    content = good.model_dump(mode="json")
     file = folder / "plan.json"
-    file.write_bytes(mutated_json(rng, good.model_dump(mode="json")))
+    if rng.random() < 0.2:  # a good plan of a stranger who hopes that his model is opened
+        content["model"]["name"] = f"{TRAP}:spring"
+        file.write_bytes(as_json(content))
+    else:
+        file.write_bytes(mutated_json(rng, content))
     return rng.choice(
         (
             ["show", str(file)],
             ["show", str(file), "--as", rng.choice(("text", "comfyui", "diffusers", "a1111"))],
             ["sample", "--plan", str(file), "--seeds", "0", "--out", str(folder / "out")],
             ["score", str(file), "--held-out", "2", "--out", str(folder / "out")],
+            ["evaluate", str(file), "--samples", "40", "--out", str(folder / "out")],
             ["export", str(file), "--to", "text", "--out", str(folder / "out")],
             ["export", str(file), "--to", "kdiffusion", "--out", str(folder / "out")],
         )
@@ -224,27 +234,34 @@ def scheduler(rng: random.Random, folder: Path) -> list[str]:
 
 
 KINDS: dict[str, Callable[[random.Random, Path], list[str]]] = {
-    "plan": plan, "comparison": comparison, "spec": spec, "words": words,
+    "plan": plan, "comparison": comparison, "spec": spec, "options": words,
     "checkpoint": checkpoint, "pipeline": pipeline, "scheduler": scheduler,
 }  # fmt: skip
-SHARES = {"plan": 30, "comparison": 15, "spec": 10, "words": 20, "checkpoint": 20, "pipeline": 2, "scheduler": 3}  # fmt: skip  # noqa: E501
+SHARES = {"plan": 30, "comparison": 15, "spec": 10, "options": 20, "checkpoint": 20, "pipeline": 2, "scheduler": 3}  # fmt: skip  # noqa: E501
 
 
 def run_case(case: int, folder: Path) -> Outcome:
     """One mutation, from its number alone."""
+    found = _run(case, folder)
+    if sys.modules.pop(TRAP, None) is None:
+        return found
+    return Outcome(found.kind, "crashed", "code ran that the input names")
+
+
+def _run(case: int, folder: Path) -> Outcome:
     rng = random.Random(f"case {case}")
     kind = rng.choices(list(SHARES), list(SHARES.values()))[0]
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     out, err = io.StringIO(), io.StringIO()
     try:
-        with _within(LIMIT), redirect_stdout(out), redirect_stderr(err):
+        with _within(LIMIT, WAIT), redirect_stdout(out), redirect_stderr(err):
             asked = KINDS[kind](rng, folder)
             if not asked:
                 return Outcome(kind, "answered")
             main(asked)
-    except TimeoutError:
-        return Outcome(kind, "hung", f"more than {LIMIT} s")
+    except TookTooLong as late:
+        return Outcome(kind, "hung", str(late))
     except Ld3Error as error:
         return Outcome(kind, "refused", str(error))
     except SystemExit as end:
@@ -264,18 +281,31 @@ def _ended(kind: str, code: Any, out: str, err: str) -> Outcome:
     return Outcome(kind, "crashed", said)
 
 
-@contextmanager
-def _within(seconds: int) -> Iterator[None]:
-    def stop(*_: object) -> None:
-        raise TimeoutError
+class TookTooLong(BaseException):
+    """No `except Exception` takes it for an error of its own."""
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+
+@contextmanager
+def _within(limit: float, wait: float) -> Iterator[None]:
+    """At most `limit` seconds of processor time and `wait` seconds by the clock."""
+    clocks = (
+        (signal.SIGPROF, signal.ITIMER_PROF, limit, f"more than {limit} s of processor time"),
+        (signal.SIGALRM, signal.ITIMER_REAL, wait, f"more than {wait} s"),
+    )
+    before = []
+    for number, clock, seconds, said in clocks:
+
+        def stop(*_: object, said: str = said) -> None:
+            raise TookTooLong(said)
+
+        before.append(signal.signal(number, stop))
+        signal.setitimer(clock, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for (number, clock, *_), old in zip(clocks, before, strict=True):
+            signal.setitimer(clock, 0)
+            signal.signal(number, old)
 
 
 def peak_memory() -> int:

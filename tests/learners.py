@@ -36,4 +36,4 @@ class Fails:
     needs: frozenset[Need] = ALL
 
     def __call__(self, problem: Problem, seed: int, progress: Report) -> Found:
-        raise ModelError("search: got nowhere <b>, wanted somewhere; try again")
+        raise ModelError("search: got nowhere <b>, expected somewhere; try again")

@@ -20,18 +20,8 @@ def ddpm(scheduler: str = "DDPMScheduler", **config: Any) -> Any:
     import diffusers
 
     torch.manual_seed(0)
-    unet = diffusers.UNet2DModel(
-        sample_size=8,
-        in_channels=3,
-        out_channels=3,
-        block_out_channels=(8, 16),
-        layers_per_block=1,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-        norm_num_groups=4,
-        attention_head_dim=8,
-    )
-    return _quiet(diffusers.DDPMPipeline(_lively(unet), make_scheduler(scheduler, **config)))
+    unet = plain_unet()
+    return quiet(diffusers.DDPMPipeline(lively(unet), make_scheduler(scheduler, **config)))
 
 
 def ldm() -> Any:
@@ -39,17 +29,7 @@ def ldm() -> Any:
     import diffusers
 
     torch.manual_seed(0)
-    unet = diffusers.UNet2DModel(
-        sample_size=8,
-        in_channels=3,
-        out_channels=3,
-        block_out_channels=(8, 16),
-        layers_per_block=1,
-        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-        norm_num_groups=4,
-        attention_head_dim=8,
-    )
+    unet = plain_unet()
     vqvae = diffusers.VQModel(
         block_out_channels=(8, 16),
         down_block_types=("DownEncoderBlock2D", "DownEncoderBlock2D"),
@@ -60,7 +40,7 @@ def ldm() -> Any:
         layers_per_block=1,
     )
     scheduler = make_scheduler("DDIMScheduler", **LDM, clip_sample=False)
-    return _quiet(diffusers.LDMPipeline(vqvae, _lively(unet), scheduler))
+    return quiet(diffusers.LDMPipeline(vqvae, lively(unet), scheduler))
 
 
 def dit() -> Any:
@@ -81,7 +61,7 @@ def dit() -> Any:
         activation_fn="gelu-approximate",
     )
     scheduler = make_scheduler("DDIMScheduler", clip_sample=False)
-    return _quiet(diffusers.DiTPipeline(_lively(transformer), kl_vae(4), scheduler))
+    return quiet(diffusers.DiTPipeline(lively(transformer), kl_vae(4), scheduler))
 
 
 def sd(scheduler: str = "PNDMScheduler", **config: Any) -> Any:
@@ -94,7 +74,7 @@ def sd(scheduler: str = "PNDMScheduler", **config: Any) -> Any:
     if scheduler == "PNDMScheduler":
         config = {"skip_prk_steps": True} | config
     encoder, tokenizer = clip(16)
-    return _quiet(
+    return quiet(
         diffusers.StableDiffusionPipeline(
             vae=kl_vae(4),
             text_encoder=encoder,
@@ -130,7 +110,7 @@ def sdxl(scheduler: str = "DPMSolverMultistepScheduler", **config: Any) -> Any:
         addition_time_embed_dim=8,
         projection_class_embeddings_input_dim=6 * 8 + 16,
     )
-    return _quiet(
+    return quiet(
         diffusers.StableDiffusionXLPipeline(
             vae=kl_vae(4),
             text_encoder=first,
@@ -169,9 +149,9 @@ def sd3(medium: bool = False, **config: Any) -> Any:
         dual_attention_layers=(0,) if medium else (),
         qk_norm="rms_norm" if medium else None,
     )
-    return _quiet(
+    return quiet(
         diffusers.StableDiffusion3Pipeline(
-            transformer=_lively(transformer),
+            transformer=lively(transformer),
             scheduler=make_scheduler(
                 "FlowMatchEulerDiscreteScheduler", **({"shift": 3.0} | config)
             ),
@@ -212,9 +192,9 @@ def flux(guidance_embeds: bool = True) -> Any:
         tokenizer=tokenizer,
         text_encoder_2=second,
         tokenizer_2=tokenizer_2,
-        transformer=_lively(transformer),
+        transformer=lively(transformer),
     )
-    return _quiet(pipe)
+    return quiet(pipe)
 
 
 def sana() -> Any:
@@ -254,12 +234,12 @@ def sana() -> Any:
         decoder_act_fns="silu",
         scaling_factor=0.41407,
     )
-    return _quiet(
+    return quiet(
         diffusers.SanaPipeline(
             tokenizer=tokenizer,
             text_encoder=encoder,
             vae=vae,
-            transformer=_lively(transformer),
+            transformer=lively(transformer),
             scheduler=make_scheduler("DPMSolverMultistepScheduler", **FLOW),
         )
     )
@@ -276,7 +256,7 @@ def wan(experts: bool = False) -> Any:
     encoder = UMT5EncoderModel(UMT5Config(vocab_size=len(tokenizer), **shape))
 
     def network() -> Any:
-        return _lively(
+        return lively(
             diffusers.WanTransformer3DModel(
                 patch_size=(1, 2, 2),
                 num_attention_heads=2,
@@ -300,7 +280,7 @@ def wan(experts: bool = False) -> Any:
         num_res_blocks=1,
         temperal_downsample=[False, True, True],
     )
-    return _quiet(
+    return quiet(
         diffusers.WanPipeline(
             tokenizer=tokenizer,
             text_encoder=encoder,
@@ -350,13 +330,13 @@ def qwen_image() -> Any:
         latents_mean=[0.1, -0.2, 0.0, 0.3],
         latents_std=[1.0, 1.5, 0.8, 1.1],
     )
-    return _quiet(
+    return quiet(
         diffusers.QwenImagePipeline(
             scheduler=make_scheduler("FlowMatchEulerDiscreteScheduler", use_dynamic_shifting=True),
             vae=vae,
             text_encoder=Qwen2_5_VLForConditionalGeneration(config),
             tokenizer=tokenizer,
-            transformer=_lively(transformer),
+            transformer=lively(transformer),
         )
     )
 
@@ -413,13 +393,13 @@ def flux2(klein: bool = False) -> Any:
     vae.bn.running_mean.copy_(torch.linspace(-0.3, 0.3, 16))
     vae.bn.running_var.copy_(torch.linspace(0.5, 2.0, 16))
     kind = diffusers.Flux2KleinPipeline if klein else diffusers.Flux2Pipeline
-    return _quiet(
+    return quiet(
         kind(
             scheduler=make_scheduler("FlowMatchEulerDiscreteScheduler", use_dynamic_shifting=True),
             vae=vae,
             text_encoder=encoder,
             tokenizer=tokenizer,
-            transformer=_lively(transformer),
+            transformer=lively(transformer),
         )
     )
 
@@ -450,13 +430,13 @@ def z_image() -> Any:
     )
     for empty in (transformer.x_pad_token, transformer.cap_pad_token):
         torch.nn.init.zeros_(empty)  # as built, they are not set
-    return _quiet(
+    return quiet(
         diffusers.ZImagePipeline(
             scheduler=make_scheduler("FlowMatchEulerDiscreteScheduler", shift=3.0),
             vae=kl_vae(4, shift_factor=0.1),
             text_encoder=Qwen3Model(config),
             tokenizer=tokenizer,
-            transformer=_lively(transformer),
+            transformer=lively(transformer),
         )
     )
 
@@ -481,9 +461,9 @@ def lumina2() -> Any:
         axes_lens=(400, 64, 64),
         cap_feat_dim=16,
     )
-    return _quiet(
+    return quiet(
         diffusers.Lumina2Pipeline(
-            transformer=_lively(transformer),
+            transformer=lively(transformer),
             scheduler=make_scheduler("FlowMatchEulerDiscreteScheduler", shift=6.0),
             vae=kl_vae(4, blocks=4, shift_factor=0.1),
             text_encoder=encoder,
@@ -528,11 +508,11 @@ def hunyuan_video() -> Any:
         norm_num_groups=2,
         mid_block_add_attention=False,
     )
-    return _quiet(
+    return quiet(
         diffusers.HunyuanVideoPipeline(
             text_encoder=LlamaModel(config),
             tokenizer=tokenizer,
-            transformer=_lively(transformer),
+            transformer=lively(transformer),
             vae=vae,
             scheduler=make_scheduler("FlowMatchEulerDiscreteScheduler", shift=7.0),
             text_encoder_2=second,
@@ -573,13 +553,13 @@ def ltx(timed: bool = False) -> Any:
     )
     vae.latents_mean.copy_(torch.linspace(-0.2, 0.2, 8))
     vae.latents_std.copy_(torch.linspace(0.5, 1.5, 8))
-    return _quiet(
+    return quiet(
         diffusers.LTXPipeline(
             scheduler=make_scheduler("FlowMatchEulerDiscreteScheduler", use_dynamic_shifting=True),
             vae=vae,
             text_encoder=encoder,
             tokenizer=tokenizer,
-            transformer=_lively(transformer),
+            transformer=lively(transformer),
         )
     )
 
@@ -700,11 +680,28 @@ def kl_vae(channels: int, blocks: int = 2, **config: Any) -> Any:
     )
 
 
+def plain_unet() -> Any:
+    """A UNet without conditions: 3x8x8."""
+    import diffusers
+
+    return diffusers.UNet2DModel(
+        sample_size=8,
+        in_channels=3,
+        out_channels=3,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+        norm_num_groups=4,
+        attention_head_dim=8,
+    )
+
+
 def condition_unet(**config: Any) -> Any:
     """A UNet that looks at text: 4x8x8."""
     import diffusers
 
-    return _lively(
+    return lively(
         diffusers.UNet2DConditionModel(
             sample_size=8,
             in_channels=4,
@@ -804,7 +801,7 @@ def t5_tokenizer() -> Any:
     return T5TokenizerFast(vocab=[*marks, *letters], extra_ids=0)
 
 
-def _lively(network: Any) -> Any:
+def lively(network: Any) -> Any:
     """Random weights everywhere: as built, many layers end in zeros and answer nothing."""
     with torch.no_grad():
         for weight in network.parameters():
@@ -815,7 +812,7 @@ def _lively(network: Any) -> Any:
     return network
 
 
-def _quiet(pipe: Any) -> Any:
+def quiet(pipe: Any) -> Any:
     """Ready to run, without progress bars."""
     for part in pipe.components.values():
         if isinstance(part, torch.nn.Module):

@@ -8,7 +8,7 @@ import torch
 
 import ld3
 from ld3.plan import Plan
-from ld3.schedules import schedule_to_json
+from ld3.schedule_json import schedule_to_json
 
 
 def make_plan(
@@ -48,4 +48,14 @@ def make_plan(
         "schedule": schedule_to_json(made),
         "model": {"name": name, "digest": "0", "shape": list(shape), "prediction": prediction},
     }
+    return Plan.checked(content)
+
+
+def with_guidance(
+    plan: Plan, guided: Sequence[int], rows: Sequence[Sequence[float]], scale: float
+) -> Plan:
+    """The plan with both passes at the evaluations `guided`, and weights A in `rows`."""
+    content = plan.model_dump(mode="json")
+    content |= {"format": "ld3-plan-2", "guidance": {"guided": list(guided), "rows": list(rows)}}
+    content["model"]["guidance"] = scale
     return Plan.checked(content)

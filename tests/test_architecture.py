@@ -1,8 +1,11 @@
 """The rules of the house that code can check. (That imports point one way: tests/test_docs.py.)"""
 
 import ast
+import io
+import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,79 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "ld3"
 
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+PAGE = SOURCE.parent.parent / "docs" / "architecture.md"
+CORE = [
+    "schedules",
+    "predictions",
+    "seeds",
+    "grids",
+    "density",
+    "solvers",
+    "sampling",
+    "table",
+    "guidance",
+    "teacher",
+    "distances",
+    "problem",
+    "parameters",
+    "learner",
+]
+CORE_LINES = 2500
+
+
+def lines_of_code(text: str) -> int:
+    """Lines with code on them: not blank, not a comment, not part of a docstring."""
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        value = getattr(node, "value", None) if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            docstrings |= set(range(value.lineno, (value.end_lineno or 0) + 1))
+    layout = {
+        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }  # fmt: skip
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in layout:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstrings)
+
+
+def test_lines_of_code_by_hand() -> None:
+    text = """'''Two
+    lines.'''
+
+# a comment
+VALUE = (
+    1,  # one
+)
+
+
+def nothing() -> None: ...
+
+
+def call(x: str) -> None:
+    'One line.'
+    print('''
+    counted: not a docstring
+    ''', x)
+"""
+    assert lines_of_code(text) == 3 + 1 + 1 + 3
+
+
+def test_the_core_is_short_enough_to_read() -> None:
+    """The page names the rooms of the core, and the number of lines they have at most."""
+    count = 0
+    for room in CORE:
+        paths = sorted((SOURCE / room).rglob("*.py")) or [SOURCE / f"{room}.py"]
+        count += sum(lines_of_code(path.read_text()) for path in paths)
+    assert count <= CORE_LINES, f"the core has {count} lines of code"
+    section = PAGE.read_text().split("## The core")[1].split("\n## ")[0]
+    assert f"at most {CORE_LINES:,} lines of code" in section
+    rows = re.findall(r"^\d\. (`.*?`):", section, flags=re.MULTILINE)
+    assert sorted(re.findall("`(.+?)`", " ".join(rows))) == sorted(CORE)
 
 
 def test_every_file_has_a_docstring_that_says_what_it_is() -> None:
@@ -43,7 +119,7 @@ def test_the_core_needs_torch_and_numpy_alone() -> None:
         "sys.meta_path.insert(0, Refuse())\n"
         "import ld3\n"
         "for name in ld3.__all__: getattr(ld3, name)\n"
-        "import ld3.distances, ld3.distances.lpips, ld3.zoo.toy\n"
+        "import ld3.distances, ld3.zoo.lpips, ld3.zoo.toy\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -237,7 +237,7 @@ def test_the_estimate_is_taken_above_64_dimensions() -> None:
     (found,) = random_bounds(lambda x: 2 * x, lambda x: 0.5 * x, z, [0.0])
     assert found.gap == pytest.approx(65 * math.log(4), rel=1e-9)
     for refused in (lambda: log_det(bend(65), z), lambda: preimage(bend(65), z, z)):
-        with pytest.raises(SpecError, match="got 65 dimensions, wanted at most 64"):
+        with pytest.raises(SpecError, match="got 65 dimensions, expected at most 64"):
             refused()
 
 
@@ -261,5 +261,5 @@ def test_a_preimage_that_is_not_there_is_not_found() -> None:
     back, found = preimage(torch.square, x, torch.full_like(x, 1.5))
     assert found.tolist() == [True, False]
     assert back[0].item() == pytest.approx(2)
-    with pytest.raises(SpecError, match="got 0 of 2 preimages, wanted at least 2"):
+    with pytest.raises(SpecError, match="got 0 of 2 preimages, expected at least 2"):
         true_bound(lambda z: -1 - z.square(), torch.square, x)

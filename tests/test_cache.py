@@ -140,7 +140,7 @@ def test_nothing_that_is_not_finite_is_stored(tmp_path: Path, bad: float) -> Non
     assert cache.json("scores", KEY, lambda: 1.0) == 1.0
 
 
-def test_rows_are_made_for_missing_seeds_only(tmp_path: Path) -> None:
+def test_rows_are_made_for_missing_chunks_only(tmp_path: Path) -> None:
     cache, asked = Cache(tmp_path), []
 
     def make(seeds: list[int]) -> torch.Tensor:
@@ -150,15 +150,29 @@ def test_rows_are_made_for_missing_seeds_only(tmp_path: Path) -> None:
     first = cache.rows("pairs", KEY, range(8), make)
     assert first.flatten().tolist() == list(range(8))
     assert asked == [list(range(8))]  # eight were asked for, not a chunk
-    cache.rows("pairs", KEY, [3, 40, 7], make)
-    assert asked[1:] == [[40]]
-    more = cache.rows("pairs", KEY, range(CHUNK + 2), make)
-    assert more.flatten().tolist() == list(range(CHUNK + 2))
-    assert asked[2:] == [list(range(8, CHUNK)), [CHUNK, CHUNK + 1]]
+    some = cache.rows("pairs", KEY, [40, 3, 3, 7], make)
+    assert some.flatten().tolist() == [40, 3, 3, 7] and asked[1:] == [[3, 7], [40]]
+    more = cache.rows("pairs", KEY, range(2 * CHUNK), make)
+    assert more.flatten().tolist() == list(range(2 * CHUNK))
+    cache.rows("pairs", KEY, range(2 * CHUNK + 2), make)
+    assert asked[5:] == [[2 * CHUNK, 2 * CHUNK + 1]]
     for file in tmp_path.rglob("*.safetensors"):
         flip(file, file.stat().st_size - 3)
-    again = cache.rows("pairs", KEY, range(4), make)
-    assert torch.equal(again, first[:4]) and asked[4:] == [[0, 1, 2, 3]]
+    again = cache.rows("pairs", KEY, range(8), make)
+    assert torch.equal(again, first) and asked[6:] == [list(range(8))]
+
+
+def test_rows_do_not_depend_on_what_was_asked_for_before(tmp_path: Path) -> None:
+    """A network gives the same row with other last bits in another batch."""
+
+    def make(seeds: list[int]) -> torch.Tensor:
+        return torch.full((len(seeds), 1), float(len(seeds)))
+
+    clean = Cache(tmp_path / "clean").rows("pairs", KEY, range(8), make)
+    used = Cache(tmp_path / "used")
+    for count in (4, 20, 8):
+        rows = used.rows("pairs", KEY, range(count), make)
+    assert torch.equal(rows, clean)
 
 
 def _fill(folder: Path, number: int) -> None:

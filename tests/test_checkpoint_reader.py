@@ -106,7 +106,6 @@ def test_safetensors(tmp_path: Path) -> None:
 
 def test_some_tensors_under_other_names(tmp_path: Path) -> None:
     found = read_checkpoint(write(tmp_path / "a.pt", saved(SMALL))).tensors
-    assert list(found.under("a.")) == ["weight", "bias"]
     assert torch.equal(found.renamed({"a.bias": "b"})["b"], SMALL["a.bias"])
 
 

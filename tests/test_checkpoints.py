@@ -393,7 +393,7 @@ def test_the_converted_file_says_what_it_is_in_words(
 ) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["inspect", str(files["iddpm"][0])])
-    printed = capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())  # lines are wrapped
     assert stop.value.code == 0
     for words in ("ADM (DhariwalUNet, iDDPMPrecond)", "classes 0-4", "CC BY-NC-SA", "log sigma"):
         assert words in printed
@@ -502,7 +502,7 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path) -> None:
     assert "--config FILE.json" in said(state, PipelineOptions())
     assert "did you mean 'cifar10_uncond'" in said(state, PipelineOptions(config="cifar10"))
     assert "names" in said(state, PipelineOptions(config="cifar10_uncond"))
-    assert "prompts" in said(state, PipelineOptions(prompts=("a",), config=str(flags)))
+    assert "--prompt: got" in said(state, PipelineOptions(prompts=("a",), config=str(flags)))
     assert "--label" in said(state, PipelineOptions(classes=(1,), config=str(flags)))
     for words, message in (
         ({"num_heads": 5}, "5 heads for 32 channels"),
@@ -569,6 +569,10 @@ def test_load_model_by_a_file(files: dict[str, tuple[Path, PipelineOptions]]) ->
         load_model("nothing.pkl")
     with pytest.raises(SpecError, match="unknown model"):
         load_model("nothing")
+    wanted = "--prompt, --resolution: got an option that a file of EDM does not take, expected --co"
+    idle = PipelineOptions(prompts=("a cat",), height=64, width=64)
+    with pytest.raises(SpecError, match=f"^{wanted}"):
+        load_model(str(files["song"][0]), options=idle)
 
 
 def run(*words: str) -> None:

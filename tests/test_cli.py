@@ -17,7 +17,7 @@ from ld3 import METHODS, SOLVERS, __version__
 from ld3.cli import cli
 from ld3.cli.examples import EXAMPLES
 from ld3.cli.options import read_scales, read_seeds
-from ld3.errors import Ld3Error
+from ld3.errors import Ld3Error, SpecError
 from ld3.options import PipelineOptions
 from ld3.runs.compare.methods import LEARNED
 from ld3.runs.compare.run import command_of
@@ -26,6 +26,7 @@ from ld3.runs.spec import RunSpec, Settings
 from ld3.schedules import SCHEDULES
 from ld3.searches.registry import SEARCHES
 from ld3.zoo import SHIPPED
+from plans import make_plan
 
 NAMED = {*METHODS, *SEARCHES, *LEARNED}
 ALL = cli.commands | {
@@ -38,7 +39,7 @@ OPTIONS = [
     pytest.param(name, option, id=f"{name} {option.opts[0]}")
     for name, command in ALL.items()
     for option in command.params
-    if isinstance(option, click.Option)
+    if isinstance(option, click.Option) and not option.hidden
 ]
 
 
@@ -77,9 +78,46 @@ def test_lists(command: str, names: set[str]) -> None:
     listed = ld3(command)
     assert listed.returncode == 0
     lines = listed.stdout.splitlines()
-    assert {line.split()[0] for line in lines[1:]} == names  # one line each
+    starts = [line.split()[0] for line in lines[1:] if not line.startswith(" ")]  # not wrapped ones
+    assert sorted({*starts} - {"Licence:"}) == sorted(names)
+    assert len(starts) == len({*starts})  # one row each
     rows = json.loads(ld3(command, "--json").stdout)
     assert {row["name"] for row in rows} == names
+
+
+def test_examples_fit_the_terminal() -> None:
+    assert not [line for lines in EXAMPLES.values() for line in lines if len(line) > 78]
+
+
+def test_image_was_called_picture(tmp_path: Path) -> None:
+    """The old name works, and no help shows it."""
+    make_plan().save(tmp_path / "plan.json")
+    for name in ("--image", "--picture"):
+        shown = ld3("show", str(tmp_path / "plan.json"), name, str(tmp_path / f"{name}.png"))
+        assert shown.returncode == 0, shown.stderr
+        assert (tmp_path / f"{name}.png").is_file()
+    for command in ("show", "score"):
+        said = ld3(command, "--help").stdout
+        assert "--image" in said and "--picture" not in said
+
+
+def test_places_to_write_are_tried_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_plan().save(tmp_path / "plan.json")
+    (tmp_path / "file").write_text("")
+    plan = str(tmp_path / "plan.json")
+    for name in ("sample.run_sample", "score.run_score"):
+        monkeypatch.setattr(f"ld3.runs.{name}", lambda *_, **__: pytest.fail("too late"))
+    for words in (
+        ["sample", "--plan", plan, "--out", str(tmp_path / "file")],
+        ["score", plan, "--image", str(tmp_path)],
+        ["score", plan, "--image", str(tmp_path / "file" / "a.png")],
+    ):
+        result = CliRunner().invoke(cli, words)
+        assert isinstance(result.exception, Ld3Error), result.output
+        assert "cannot write" in str(result.exception)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "plan.json"]
 
 
 def test_version_and_bare_call() -> None:
@@ -126,6 +164,7 @@ def test_every_option_has_help_and_shows_its_default(command: str, option: click
 def test_shown_defaults_are_those_of_the_spec(command: str, spec: type[Settings]) -> None:
     """And every field of a spec has an option, every option a field."""
     options = {str(p.name): p for p in cli.commands[command].params if isinstance(p, click.Option)}
+    options["judged"] = options.pop("samples")  # the name of the field in files
     own = {"prompt": "prompts", "label": "classes", "resolution": "height"}
     of_pipelines = {own.get(name, name) for name in options} & set(PipelineOptions.model_fields)
     assert of_pipelines == set(PipelineOptions.model_fields) - {"width"}
@@ -312,3 +351,12 @@ def test_help_ends_with_examples_that_parse(name: str) -> None:
 
 def test_commands_that_do_something_have_examples() -> None:
     assert set(cli.commands) - set(EXAMPLES) == {"methods", "models", "schedules", "solvers", "zoo"}
+
+
+@pytest.mark.parametrize("command", ["learn", "compare"])
+def test_the_old_name_of_samples_still_works(command: str) -> None:
+    """It reaches the same check, and is not in the help."""
+    for name in ("--samples", "--judged"):
+        run = CliRunner().invoke(cli, [command, name, "-3"])
+        assert isinstance(run.exception, SpecError) and "got '-3'" in str(run.exception)
+    assert "--judged" not in CliRunner().invoke(cli, [command, "--help"]).output

@@ -64,6 +64,16 @@ def spec(out: Path, **words: object) -> CompareSpec:
     return CompareSpec.read({**small, **QUICK, "teacher_steps": 16, "out": out, **words})
 
 
+def test_a_teacher_that_is_not_accurate_is_said(tmp_path: Path, methods: dict[str, object]) -> None:
+    said = {}
+    for steps in (6, 16):
+        words = spec(tmp_path, methods="edm", nfe="5", solvers="unipc", teacher_steps=steps)
+        said[steps] = " ".join(comparison_lines(run_compare(words, model=toy())))
+    assert "The teacher is not accurate: its distance to the reference, " in said[6]
+    assert "expected at most 10 %. Give --teacher-steps 12, " in said[6]
+    assert "teacher is not" not in said[16]
+
+
 def test_every_method_gets_the_same_pairs_and_noise(
     tmp_path: Path, methods: dict[str, object]
 ) -> None:
@@ -119,6 +129,8 @@ def test_distances_are_what_they_say(tmp_path: Path, methods: dict[str, object])
     assert row.scores["distance_accurate"].value == pytest.approx(float(apart.mean()), rel=1e-4)
     assert row.worst == pytest.approx(float(square.max()), rel=1e-4)
     assert found.teacher["accurate"]["steps"] == 32
+    own = (teacher - exact).square().mean()
+    assert found.teacher["error"] == pytest.approx(float(own), rel=1e-3)
     assert "unipc-3, 32 steps on logsnr" in found.metrics[1].label
     assert found.blocks[0].verdict == "There is no learned method to compare with."
 
@@ -270,7 +282,12 @@ def test_full_has_the_columns_of_a_judge_with_intervals(
     assert good["frechet_accurate"].high < bad["frechet_accurate"].low
     assert good["kid"].value < bad["kid"].value and good["cmmd"].value < bad["cmmd"].value
     assert good["agreement"].value > bad["agreement"].value
-    assert "FD real" in "\n".join(comparison_lines(found))
+    said = "\n".join(comparison_lines(found))
+    assert (
+        "FD to data" in said
+        and "FD to accurate" in said
+        and "distance in features of package" in said.replace("\n", " ")
+    )
     files = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.*")}
     assert run_compare(words) == found
     assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*.*")} == files
@@ -357,10 +374,10 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         (["compare", "--methods", "handmad"], "did you mean 'handmade'"),
         (["compare", "--methods", "edm", "--solvers", "unipx"], "did you mean 'unipc'"),
         (["compare", "--methods", "edm", "--solvers", "unipc:x"], "NAME:ORDER"),
-        (["compare", "--methods", "edm", "--solvers", "unipc:9"], "wanted one of"),
+        (["compare", "--methods", "edm", "--solvers", "unipc:9"], "expected one of"),
         (["compare", "--solvers", "heun", "--nfe", "5", "--methods", "edm"], "multiple of 2"),
-        (["compare", "--nfe", "four"], "valid integer"),
-        (["compare", "--seeds", "0"], "greater than or equal to 1"),
+        (["compare", "--nfe", "four"], "expected a whole number"),
+        (["compare", "--seeds", "0"], "expected 1 or more"),
         (["compare", "--model", "fashon", "--methods", "edm"], "did you mean 'fashion'"),
         (["compare", "--teacher-grid", "emd", "--methods", "edm"], "did you mean 'edm'"),
         (["compare", "--spec", "words.toml"], "did you mean 'methods'"),

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="pip install 'ld3[diffusers]'")
 
 import ld3  # noqa: E402
 from ld3.cli import main  # noqa: E402
-from ld3.diffusers import LD3Scheduler  # noqa: E402
+from ld3.diffusers import LD3Scheduler, guide_by_plan  # noqa: E402
 from ld3.errors import PlanError  # noqa: E402
 from ld3.plan import Plan  # noqa: E402
 from ld3.predictions import to_x0  # noqa: E402
@@ -70,9 +70,10 @@ class Asked(diffusers.SchedulerMixin, diffusers.ConfigMixin):  # type: ignore[mi
         return torch.cat([self.x] * (len(sample) // len(self.x)))
 
     def step(self, model_output: Tensor, timestep: Any, sample: Tensor, generator: Any = None,
-             return_dict: bool = True) -> Any:  # fmt: skip
+             return_dict: bool = True, per_token_timesteps: Any = None) -> Any:  # fmt: skip
         self.output = model_output
-        return (sample,) if not return_dict else type("Out", (), {"prev_sample": sample})()
+        found = diffusers.schedulers.scheduling_utils.SchedulerOutput(prev_sample=sample)
+        return found if return_dict else (sample,)
 
 
 class Case:
@@ -371,7 +372,7 @@ def test_image_to_image(plan: Plan, begin: int, name: str) -> None:
     end = plan.grid.times[-1]
     wanted = schedule.log_alpha(end).exp() * x + schedule.log_sigma(end).exp() * noise
     assert (state - wanted).abs().max() < 2e-6
-    with pytest.raises(PlanError, match="wanted 0 to"):
+    with pytest.raises(PlanError, match="expected 0 to"):
         scheduler.set_begin_index(plan.nfe)
 
 
@@ -834,10 +835,10 @@ def test_zero_terminal_snr_is_its_own_noise() -> None:
 @pytest.mark.parametrize(
     ("noise", "prediction", "said"),
     [
-        ("flow", "flow", "a discrete noise schedule, wanted rectified flow"),
+        ("flow", "flow", "a discrete noise schedule, expected rectified flow"),
         ("ldm", "eps", "betas 0.00085 to 0.012"),
-        ("sd", "v", "prediction_type 'epsilon', wanted 'v'"),
-        ("edm", "x0", "a discrete noise schedule, wanted EDM"),
+        ("sd", "v", "prediction_type 'epsilon', expected 'v'"),
+        ("edm", "x0", "a discrete noise schedule, expected EDM"),
     ],
 )
 def test_a_pipeline_refuses_plans_of_another_model(
@@ -869,3 +870,108 @@ def test_a_pipeline_refuses_plans_of_another_model(
             attempt()
     with pytest.raises(PlanError, match="like: got int"):
         LD3Scheduler.from_plan(right, like=3)
+
+
+GUIDED = ("sd", "sd-v", "sd-flow", "sdxl", "sd3", "sana", "dit")
+
+
+def with_guidance(plan: Plan, guided: tuple[int, ...] = (0, 2), scale: float = 3.0) -> Plan:
+    rows = [[0.9], [0.6], [-0.2, 1.1], [0.1, 0.5]]
+    if guided == (1,):
+        rows = [[], [1.2], [0.8], [0.5]]
+    content = plan.model_dump(mode="json")
+    content["model"]["guidance"] = scale
+    part = {"guided": list(guided), "rows": rows}
+    return Plan.checked({**content, "format": "ld3-plan-2", "guidance": part})
+
+
+def counting(case: Case) -> tuple[list[int], Any]:
+    """Batch sizes of the network's calls."""
+    network = case.pipe.transformer if hasattr(case.pipe, "transformer") else case.pipe.unet
+    sizes: list[int] = []
+
+    def count(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+        first = next(v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.ndim > 2)
+        sizes.append(len(first))
+
+    return sizes, network.register_forward_hook(count, with_kwargs=True)
+
+
+@pytest.mark.parametrize("family", GUIDED)
+@pytest.mark.parametrize("guided", [(0, 2), (1,)])
+def test_a_plan_with_guidance_in_a_pipeline(family: str, guided: tuple[int, ...]) -> None:
+    """The sample is that of the plan's table, at any guidance_scale of the pipeline; the network
+    runs as often as the plan says."""
+    case = Case(family)
+    plan = with_guidance(case.plan(steps=4, corrections=False), guided)
+
+    def passes(x: Tensor, t: Tensor) -> Tensor:
+        case.guidance = 3.0
+        three = case.network(x, t)
+        case.guidance = 2.0
+        two = case.network(x, t)
+        return torch.stack([2 * two - three, 2 * (three - two)])  # c, and 2 (c - u)
+
+    table = plan.table()
+    networks = [passes if n in guided else (lambda x, t: passes(x, t)[0]) for n in range(table.nfe)]
+    with torch.no_grad():
+        wanted = table.run(networks, case.x) if family != "dit" else None
+    hook = guide_by_plan(case.pipe)
+    sizes, counter = counting(case)
+    for scale in (3.0, 5.0):
+        case.guidance = scale
+        found, x = case.theirs(plan)
+        if wanted is None:  # DiT takes no latents
+            hook.remove()
+            counter.remove()
+            with torch.no_grad():
+                wanted = table.run(networks, x)
+            hook, (sizes, counter) = guide_by_plan(case.pipe), counting(case)
+            case.guidance = scale
+            found, _ = case.theirs(plan)
+        assert (found - wanted).abs().max() < 1e-4 * wanted.abs().max().clamp(min=1)
+        assert sum(sizes) == 2 * plan.passes  # two samples
+        sizes.clear()
+    hook.remove()
+    counter.remove()
+    with pytest.raises(PlanError, match="without its hook"):
+        case.theirs(plan)
+
+
+def test_guidance_from_the_middle(stable: Case) -> None:
+    """A run that begins at its third evaluation has one direction, which stands for all before."""
+    content = with_guidance(stable.plan(steps=4, corrections=False)).model_dump(mode="json")
+    part = {"guided": [0, 1], "rows": [[0.9], [0.2, 1.1], [0.3, 0.6], [0.1, 0.5]]}
+    plan = Plan.checked({**content, "guidance": part})
+    scheduler = LD3Scheduler.from_plan(plan)
+    assert scheduler.mix is not None
+    b = scheduler.mix.slopes
+    weights = plan.tuned.guidance.weights  # type: ignore[union-attr]
+    assert scheduler.mix.asks_both(2, 2) and not scheduler.mix.asks_both(3, 2)
+    assert scheduler.mix.weights(2, 2) == pytest.approx({2: float(weights[2].sum())})
+    assert scheduler.mix.weights(3, 2) == pytest.approx({2: float(weights[3].sum()) * b[2] / b[3]})
+    assert scheduler.mix.weights(1, 0) == pytest.approx(
+        {0: float(weights[1, 0]) * b[0] / b[1], 1: float(weights[1, 1])}
+    )
+
+
+def test_pipelines_that_cannot_leave_a_pass_out() -> None:
+    """Two calls a step, or no guidance at all: one line says so."""
+    case = Case("wan")
+    plan = with_guidance(case.plan(steps=4, corrections=False))
+    hook = guide_by_plan(case.pipe)
+    with pytest.raises(PlanError, match="two calls of the network at one step"):
+        case.theirs(plan)
+    hook.remove()
+    case = Case("sd")
+    hook = guide_by_plan(case.pipe)
+    case.guidance = 1.0
+    with pytest.raises(PlanError, match="guidance switched off"):
+        case.theirs(with_guidance(case.plan(steps=4, corrections=False)))
+    case.guidance = 3.0
+    plain = case.plan(steps=4)
+    found, x = case.theirs(plain)  # a plan without guidance goes on as before
+    hook.remove()
+    assert torch.allclose(found, case.theirs(plain)[0], atol=1e-6) and x.shape == case.x.shape
+    with pytest.raises(PlanError, match="without a network"):
+        guide_by_plan(object())

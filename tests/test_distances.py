@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import ld3
 from ld3.distances import DISTANCES, FeatureDistance, l1, l2, pseudo_huber
 from ld3.distances.clouds import chamfer
-from ld3.distances.lpips import LpipsFeatures, load_lpips
 from ld3.errors import ModelError, SpecError
+from ld3.zoo.lpips import LpipsFeatures, load_lpips
 
 WEIGHTS = Path(__file__).resolve().parents[2] / "shared" / "weights"
 FILES = {"vgg": WEIGHTS / "lpips_vgg16.safetensors", "alex": WEIGHTS / "lpips_alexnet.safetensors"}
@@ -130,7 +130,7 @@ def test_pseudo_huber_limits_and_size() -> None:
     torch.testing.assert_close(pseudo_huber(x, large), torch.tensor([10.0 - 0.00054]))
     same_level = pseudo_huber(torch.zeros(1, 7, 9), torch.full((1, 7, 9), 10.0))
     torch.testing.assert_close(same_level, pseudo_huber(x, large))
-    with pytest.raises(SpecError, match="wanted c > 0"):
+    with pytest.raises(SpecError, match="expected c > 0"):
         pseudo_huber(x, large, 0.0)
 
 
@@ -226,7 +226,7 @@ def test_zero_features_have_finite_gradients() -> None:
 def test_feature_distance_errors() -> None:
     x, y = pair()
     distance = FeatureDistance(TinyNet(), HEADS)
-    with pytest.raises(ModelError, match="wanted those of the target"):
+    with pytest.raises(ModelError, match="expected those of the target"):
         distance.distance_to(x, distance.target(y[:1]))
     with pytest.raises(ModelError, match=r"got feature maps with \[4, 5\] channels"):
         FeatureDistance(TinyNet(), HEADS[:1])(x, y)
@@ -434,7 +434,7 @@ def test_missing_weights_tell_the_steps(net: str, cache: Path, no_package: None)
         load_lpips(net)  # type: ignore[arg-type]
     text = one_line(error)
     name = {"vgg": "vgg16-397923af.pth", "alex": "alexnet-owt-7be5be79.pth"}[net]
-    assert "pip install --no-deps lpips" in text and "pass path=" in text
+    assert "pip install --no-deps lpips" in text and "--distance lpips-" in text
     assert f"https://download.pytorch.org/models/{name} as {cache / name}" in text
 
 
@@ -443,7 +443,7 @@ def test_missing_backbone_only(cache: Path, package: Path, monkeypatch: pytest.M
     with pytest.raises(ModelError) as error:
         load_lpips("alex")
     text = one_line(error)
-    assert "alexnet-owt-7be5be79.pth" in text and "wanted an installed" not in text
+    assert "alexnet-owt-7be5be79.pth" in text and "expected an installed" not in text
 
 
 def test_unknown_net_missing_file_and_unknown_suffix(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_unknown_net_missing_file_and_unknown_suffix(tmp_path: Path) -> None:
         load_lpips("squeeze")  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="no file"):
         load_lpips("alex", tmp_path / "absent.pth")
-    with pytest.raises(ModelError, match=r"wanted a \.safetensors"):
+    with pytest.raises(ModelError, match=r"expected a \.safetensors"):
         load_lpips("alex", tmp_path)
 
 
@@ -475,9 +475,9 @@ def test_wrong_content(tmp_path: Path, state: dict[str, Tensor], no_package: Non
         ({}, "15 of 15 keys absent"),
         ({f"net.{key}": value for key, value in state.items()}, "15 of 15 keys absent"),
         (split(state)[0], r"without lin0.model.1.weight \(5 of 15"),
-        ({**state, weight: state[weight][:1]}, r"\(1, 3, 11, 11\), wanted floats of shape"),
+        ({**state, weight: state[weight][:1]}, r"\(1, 3, 11, 11\), expected floats of shape"),
         ({**state, weight: state[weight].int()}, "torch.int32"),
-        ({**state, weight: 3}, "wanted floats of shape"),
+        ({**state, weight: 3}, "expected floats of shape"),
         ({**state, weight: state[weight] * math.nan}, "not finite"),
         ({**state, head: -state[head]}, "negative"),
     ]
@@ -521,11 +521,11 @@ def test_images_only(tmp_path: Path, state: dict[str, Tensor]) -> None:
     save_file(state, tmp_path / "w.safetensors")
     distance = load_lpips("alex", tmp_path / "w.safetensors")
     for shape in ((2, 4, 32, 32), (2, 2, 32, 32), (3, 32, 32), (2, 32)):
-        with pytest.raises(ModelError, match="wanted images") as error:
+        with pytest.raises(ModelError, match="expected images") as error:
             distance(torch.zeros(shape), torch.zeros(shape))
         one_line(error)
     x = torch.zeros(1, 3, 32, 32, device="meta")
-    with pytest.raises(ModelError, match="got images on meta, wanted cpu"):
+    with pytest.raises(ModelError, match="got images on meta, expected cpu"):
         distance(x, x)
 
 

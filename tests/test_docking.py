@@ -13,7 +13,8 @@ import ld3
 from ld3.errors import ModelError, PlanError, SpecError
 from ld3.metrics.docking import success_rate, symmetric_rmsd, top_rmsd
 from ld3.problem import Problem, Student
-from ld3.schedules import Geometric, Parts, schedule_from_json, schedule_to_json
+from ld3.schedule_json import schedule_from_json, schedule_to_json
+from ld3.schedules import Geometric, Parts
 from ld3.solvers.on_space import OnSpace
 from ld3.table import TunedSolver, compile_table
 from ld3.teacher import Teacher, make_pairs, sample_table

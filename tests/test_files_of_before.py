@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import ld3
+from ld3.export import TARGETS, export_plans
 from ld3.report.plans import family_lines, learned_lines, plan_lines
 from ld3.scores import FamilyScores, Scores
 from ld3.zoo.toy import mixture
@@ -30,7 +31,8 @@ def test_a_family() -> None:
     plan = ld3.Plan.load(FILES / "family-0.1.json")
     assert [plan.at(nfe).nfe for nfe in plan.counts] == [4, 5, 6]
     assert all(isinstance(row, FamilyScores) for row in plan.scores.values())
-    assert len(list(family_lines(plan))) == 5
+    rows = [line.split()[:2] for line in family_lines(plan)]
+    assert rows[3:6] == [["4", "logsnr"], ["5", "quadratic"], ["6", "quadratic"]]
 
 
 def test_a_scheduler() -> None:
@@ -43,3 +45,13 @@ def test_a_scheduler() -> None:
     plan = ld3.Plan.load(FILES / "plan-0.1.json")
     steps = ld3.make_schedule("sd").index(plan.grid.net_times[:-1])  # type: ignore[attr-defined]
     assert torch.allclose(scheduler.timesteps.double(), steps, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", sorted(TARGETS))
+def test_exports(target: str, tmp_path: Path) -> None:
+    """What is written is run and compared with the plan, so that an export that ends is right."""
+    if target in ("diffusers", "hub"):
+        pytest.importorskip("diffusers", reason="pip install 'ld3[diffusers]'")
+    for name in ("plan-0.1.json", "family-0.1.json"):
+        made = export_plans(target, [ld3.Plan.load(FILES / name)], tmp_path / name)
+        assert made.files and all(file.is_file() for file in made.files)

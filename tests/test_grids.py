@@ -99,7 +99,7 @@ def test_bad_grids_are_one_line(times: list[float], net: list[float] | None, rea
 
 
 def test_wrong_number_of_steps() -> None:
-    with pytest.raises(PlanError, match="4 values for 5 steps, wanted 6"):
+    with pytest.raises(PlanError, match="4 values for 5 steps, expected 6"):
         TimeGrid.of([80.0, 2.0, 1.0, 0.002]).checked(EDM(), steps=5)
     with pytest.raises(SpecError, match="at least 1"):
         make_grid("edm", EDM(), 0)

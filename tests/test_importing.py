@@ -1,6 +1,7 @@
 """Schedules of others as plans: the numbers arrive, and the sample is theirs."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,24 @@ def test_a_stock_class_has_the_noise_of_the_model() -> None:
     assert (made.plan.solver.name, made.plan.solver.order) == ("dpmpp", 2)
 
 
+@pytest.mark.parametrize(("noise", "prediction"), [("sd", "eps"), ("flow", "flow")])
+def test_a_stock_class_is_given_what_it_takes(noise: str, prediction: str) -> None:
+    """diffusers logs a line about every other word, which no user could act on."""
+    pytest.importorskip("diffusers")
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("diffusers.configuration_utils")
+    logger.addHandler(handler)
+    name = "EulerDiscreteScheduler" if noise == "sd" else "FlowMatchEulerDiscreteScheduler"
+    words: dict[str, Any] = {"schedule": ld3.make_schedule(noise), "model": part(prediction)}
+    try:
+        import_plan(f"diffusers:{name}", steps=4, **words)
+    finally:
+        logger.removeHandler(handler)
+    assert said == []
+
+
 # ---- what can be done with it
 
 
@@ -338,3 +357,18 @@ def test_wrong_words(words: str, said: str, capsys: pytest.CaptureFixture[str]) 
         main(["import", *words.split()])
     error = capsys.readouterr().err
     assert end.value.code == 2 and said in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "noise", "prediction"),
+    [("FlowMatchEulerDiscreteScheduler", "sd", "eps"), ("DDIMScheduler", "flow", "flow"),
+     ("EulerDiscreteScheduler", "flow", "flow"), ("DEISMultistepScheduler", "flow", "flow")],
+)  # fmt: skip
+def test_a_stock_class_for_another_kind_of_noise_is_refused(
+    name: str, noise: str, prediction: str
+) -> None:
+    pytest.importorskip("diffusers")
+    schedule = ld3.make_schedule(noise)
+    with pytest.raises(SpecError, match=r"cannot step; expected one of \w+Scheduler") as error:
+        import_plan(f"diffusers:{name}", steps=5, schedule=schedule, model=part(prediction))
+    assert "\n" not in str(error.value)

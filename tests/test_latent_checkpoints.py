@@ -1,6 +1,7 @@
 """Latent diffusion checkpoints: numbers of the original networks, names of the published files."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +32,11 @@ from ld3.zoo.checkpoints.latent import (
 from ld3.zoo.checkpoints.latent_names import UNET, averaged
 from ld3.zoo.checkpoints.latent_parts import (
     CLASSES,
+    CONDITION,
     LDM,
     LDM_CLASS,
     SD,
+    TEXT,
     make_coder,
     make_scheduler,
     make_unet,
@@ -244,6 +247,16 @@ def test_a_file_is_a_model_and_a_folder(kind: str, make: Make, tmp_path: Path) -
         to_diffusers_folder(checkpoint, folder)
 
 
+def test_a_folder_follows_the_umask(make: Make, tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        folder = to_diffusers_folder(read_checkpoint(make("ldm-class")), tmp_path / "folder")
+    finally:
+        os.umask(before)
+    for path in (folder, *folder.rglob("*")):
+        assert not path.stat().st_mode & 0o077, path
+
+
 def test_a_lightning_file_is_read_alike(make: Make, tmp_path: Path) -> None:
     """The published sizes hold where a file has no configuration."""
     checkpoint = read_checkpoint(make("ldm", ".ckpt"))
@@ -300,12 +313,13 @@ def test_the_guided_answer_of_the_original() -> None:
     assert error(guided, wanted["out_guided2_f32"]) < 1e-5
 
 
-def test_gradients_in_time_reach_through(make: Make) -> None:
-    model = latent_model(read_checkpoint(make("ldm")), dtype=torch.float64)
-    x = ld3.prior(model, [0])
+@pytest.mark.parametrize("kind", ["ldm", "ldm-class", "sd"])
+def test_gradients_in_time_reach_through(kind: str, make: Make) -> None:
+    model = latent_model(read_checkpoint(make(kind)), dtype=torch.float64)
+    x, cond = ld3.prior(model, [0]), model.conditions([0])
 
     def value(t: Tensor) -> Tensor:
-        return (model.forward(x, t, None) * x).sum()
+        return (model.forward(x, t, cond) * x).sum()
 
     t = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
     slope = torch.autograd.grad(value(t), t)[0]
@@ -329,7 +343,7 @@ def test_other_betas_of_a_file_are_used(make: Make) -> None:
 def test_descriptions(make: Make) -> None:
     checkpoint, told = describe_checkpoint(make("ldm-class"))
     assert told.schedule == "1000 steps, sqrt(beta) linear 0.0015 to 0.0195"
-    assert told.shape == (3, 8, 8) and told.conditions == "classes"
+    assert told.shape == (3, 8, 8) and told.conditions.startswith("classes 0-9")
     assert told.parameters == sum(tensor.numel() for tensor in checkpoint.tensors.values())
     assert "weights of the U-Net: as trained" in told.notes
     assert "latents are divided by 1.0 before they are decoded" in told.notes
@@ -348,8 +362,24 @@ def test_a_file_by_its_name_alone(make: Make, tmp_path: Path) -> None:
         again = load_model(name)
         assert again.digest == loaded.digest and again.model.shape == (3, 8, 8)
         assert again.identity == loaded.identity
-    with pytest.raises(SpecError, match="embedded_guidance: got options that say nothing"):
+    with pytest.raises(SpecError, match="--embedded-guidance: got an option that a file of"):
         load_model(str(path), options=PipelineOptions(embedded_guidance=2.0))
+
+
+def test_a_plan_of_a_file_with_sizes_of_its_own_fits_the_folder(make: Make, tmp_path: Path) -> None:
+    """The folder has the configuration inside, so the plan's --config is left out."""
+    path, sizes = make("ldm", ".ckpt"), tmp_path / "sizes.json"
+    sizes.write_text(json.dumps(CONFIG))
+    options = PipelineOptions(config=str(sizes))
+    plan = ld3.learn(
+        load_model(str(path), options=options).model, solver="euler", nfe=2, pairs=2, held_out=0,
+        distance="l2", preset="fast", start="uniform", recipe={"epochs": 1},
+    )  # fmt: skip
+    part = plan.model.model_copy(update={"name": str(path), "options": options})
+    plan = plan.model_copy(update={"model": part})
+    folder = f"diffusers:{convert_checkpoint(path, tmp_path / 'folder', options)}"
+    one, two = (ld3.run_sample(plan, [0], "cpu", model=name) for name in (None, folder))
+    assert error(two, one) < 1e-5
 
 
 @pytest.mark.parametrize(
@@ -395,12 +425,12 @@ def test_learn_sample_export_and_compare_by_the_command(
 
 def test_reproduce_on_a_file(make: Make, tmp_path: Path) -> None:
     """The paper's settings, made small; beside them the paper's numbers for this model."""
-    text = (SPECS / "latent.toml").read_text().replace('"lpips-vgg"', '"l2"')
+    text = (SPECS / "latent.toml").read_text()
     small_sizes = '[quick.compare]\nmethods = ["uniform", "edm"]\nteacher_steps = 4\n'
     (tmp_path / "latent.toml").write_text(text.replace("[quick.compare]\n", small_sizes))
     file = make("ldm").rename(tmp_path / "lsun_beds256.safetensors")
     experiment = read_experiment(tmp_path / "latent.toml")
-    result = run_reproduce(experiment, str(file), quick=True, out=tmp_path)
+    result = run_reproduce(experiment, str(file), quick=True, distance="l2", out=tmp_path)
     ours, paper = result.tables
     assert ours.title == "Distance to the teacher"
     assert paper.title.startswith("The paper's Table 21, LSUN-Bedroom, Fréchet distance")
@@ -435,9 +465,67 @@ def test_files_that_do_not_fit_give_one_line(
     shapes = {name: shape for name, shape in (layout("ldm") | change).items() if shape is not None}
     path = tmp_path / "model.safetensors"
     save_file(small.weights(shapes), path, metadata={"ld3": json.dumps(CONFIG)})
-    with pytest.raises(ModelError, match=said) as caught:
-        to_diffusers_folder(read_checkpoint(path), tmp_path / "out")
-    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
+    refused(path, said)
+
+
+def refused(path: Path, said: str) -> None:
+    """By inspection, by both conversions and by loading: in one line, and nothing is written."""
+    before = sorted(path.parent.iterdir())
+    for use in (
+        lambda: describe_checkpoint(path),
+        lambda: convert_checkpoint(path, path.parent / "out.safetensors"),
+        lambda: convert_checkpoint(path, path.parent / "out"),
+        lambda: latent_model(read_checkpoint(path)),
+    ):
+        with pytest.raises(ModelError, match=said) as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    assert sorted(path.parent.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "tensor", "said"),
+    [
+        ("ldm-class", CLASSES, torch.ones(11, 5), r"\(11, 5\), expected \(classes, 24\)"),
+        ("ldm-class", f"{CONDITION}more", torch.ones(2), "got cond_stage_model.more, expected"),
+        ("sd", f"{TEXT}text_model.more.weight", torch.ones(2), "more.weight, which CLIPTextModel"),
+        ("sd", f"{TEXT}text_model.final_layer_norm.bias", torch.ones(3), r"shape \(3,\), expected"),
+        ("ldm", f"{UNET}out.2.weight", torch.ones(3, 32, 3, 3).int(), "expected floating point"),
+        ("ldm", "model_ema.diffusion_modelout0bias", torch.ones(32), "got none as the average"),
+        ("ldm", "model_ema.other", torch.ones(2), "got model_ema.other, expected averages"),
+        ("ldm", "betas", torch.ones(2, 2), "betas of shape"),
+        ("ldm", "betas", torch.full((1000,), torch.nan), "betas of shape"),
+        ("ldm", f"{UNET}input_blocks.1.1.proj_out.weight", torch.ones(32, 32, 3), "no network"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused_by_every_use(
+    kind: str, name: str, tensor: Tensor, said: str, make: Make
+) -> None:
+    refused(make(kind, **{name: tensor}), said)
+
+
+def test_averages_of_another_shape_than_the_weights(make: Make) -> None:
+    averages = {name: small.weight(name, s) for name, s in small.averages(layout("ldm"))}
+    averages["model_ema.diffusion_modelout0bias"] = torch.ones(31)
+    refused(make("ldm", **averages), r"got \[31\] as the average")
+
+
+@pytest.mark.parametrize("kind", ["ldm", "ldm-class", "sd"])
+def test_any_tensor_that_is_missing_or_of_another_shape_is_refused(
+    kind: str, make: Make, tmp_path: Path
+) -> None:
+    """Some names of a file: without it, and with one row more. Tables may have any length."""
+    make(kind)  # with the vocabulary beside it
+    whole, path = small.weights(layout(kind)), tmp_path / "changed.safetensors"
+    for name in [n for n in sorted(whole) if "embedding.weight" not in n][::43]:
+        for changed in (None, torch.cat([whole[name], whole[name][:1]])):
+            tensors = {n: t for n, t in whole.items() if n != name}
+            if changed is not None:
+                tensors[name] = changed
+            save_file(tensors, path, metadata={"ld3": json.dumps(CONFIG)})
+            with pytest.raises(ModelError) as caught:
+                describe_checkpoint(path)
+            assert "\n" not in str(caught.value)
 
 
 def test_stable_diffusion_without_a_vocabulary(

@@ -23,9 +23,9 @@ from ld3.learner.presets import make_preset
 from ld3.learner.recipes import GaussNewton, PaperRules, PreconditionedAdam, Recipe
 from ld3.learner.rules import batch_order
 from ld3.learner.starts import ROUGH, find_starts
-from ld3.learner.state import State
 from ld3.parameters import FamilyParameters
 from ld3.problem import Problem, Student
+from ld3.runs.states import from_tensors, to_tensors
 from ld3.store import read_tensors, write_tensors
 from ld3.table import Table, TunedSolver
 from ld3.zoo.toy import mixture
@@ -757,13 +757,13 @@ def test_a_stopped_run_continues_to_the_bit(tmp_path: Path, name: str) -> None:
     whole = [p.state for p in learning(problem, recipe, start, seed=2)]
     assert whole[-1].evaluations == count.cost
     for stop in (0, 1, 5, len(whole) - 2, len(whole) - 1):
-        write_tensors(tmp_path / "state.safetensors", whole[stop].to_tensors())
-        state = State.from_tensors(read_tensors(tmp_path / "state.safetensors"))
+        write_tensors(tmp_path / "state.safetensors", to_tensors(whole[stop]))
+        state = from_tensors(read_tensors(tmp_path / "state.safetensors"))
         count.forward = count.backward = 0
         items = list(learning(problem, recipe, state=state, seed=2))
         assert items[0].iteration == whole[stop].iteration
         assert items[0].loss is None
-        ended, wanted = items[-1].state.to_tensors(), whole[-1].to_tensors()
+        ended, wanted = to_tensors(items[-1].state), to_tensors(whole[-1])
         assert set(ended) == set(wanted)
         for part in wanted:
             assert torch.equal(ended[part], wanted[part]), part

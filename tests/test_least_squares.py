@@ -10,7 +10,7 @@ from torch import Tensor
 from ld3 import EDM, FunctionModel, make_grid, make_solver
 from ld3.errors import ModelError
 from ld3.learner import least_squares
-from ld3.learner.course import Task, evaluations, make_tasks
+from ld3.learner.course import Task, cost, make_tasks
 from ld3.learner.learn import solver_parameters
 from ld3.learner.least_squares import (
     DAMP,
@@ -368,4 +368,4 @@ def test_problems_that_differ_in_steps_share_a_student() -> None:
     assert len({task.student for task in tasks}) == 3
     for number, task in enumerate(tasks):
         task.student.evaluations = 10**number
-    assert evaluations(tasks) == 10 + 100 + 1000
+    assert cost(tasks)[0] == 10 + 100 + 1000

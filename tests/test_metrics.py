@@ -31,6 +31,7 @@ from ld3.metrics import (
     precision_recall,
     to_uint8,
 )
+from ld3.metrics.frechet import Gaussian
 from ld3.store import write_tensors
 from ld3.zoo.features import load_features
 
@@ -49,7 +50,30 @@ def test_frechet_of_gaussians_in_closed_form() -> None:
     wanted = (mean[0] - mean[1]).square().sum() + (std[0] - std[1]).square().sum()
     assert frechet_distance(a, b) == pytest.approx(wanted.item(), rel=1e-9)
     assert frechet_distance(b, a) == pytest.approx(wanted.item(), rel=1e-9)
-    assert frechet_distance(a, a) == pytest.approx(0, abs=1e-6)
+    assert 0 <= frechet_distance(a, a) < 1e-6
+
+
+@pytest.mark.parametrize(("first", "second"), [(20, 90), (90, 20), (20, 31)])
+def test_frechet_of_fewer_samples_than_features(
+    first: int, second: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same number as from whole covariances, without an eigenproblem of their size."""
+    g = torch.Generator().manual_seed(5)
+    sets = [torch.randn(n, 64, generator=g).double() for n in (first, second)]
+    sets[1] = 2 * sets[1] + 1
+    dense = [Gaussian(f.mean(0), torch.cov(f.T)) for f in sets]
+    wanted = frechet_distance(*dense)
+    few = dense[first > second]
+    assert frechet_distance(few, few) == 0  # and not -1e-6 by rounding
+    sizes: list[int] = []
+    for name in ("eigh", "eigvalsh"):
+        own = getattr(torch.linalg, name)
+        monkeypatch.setattr(torch.linalg, name, lambda m, own=own: sizes.append(len(m)) or own(m))
+    a, b = (Moments.of(f.split(7)) for f in sets)
+    assert frechet_distance(a, b) == pytest.approx(wanted, rel=1e-6)
+    assert sizes == [20]
+    torch.testing.assert_close(a.cov, dense[0].cov)
+    torch.testing.assert_close((a + b).cov, torch.cov(torch.cat(sets).T))
 
 
 def test_frechet_against_torchmetrics() -> None:
@@ -304,7 +328,7 @@ def test_agreement_and_labels() -> None:
 def test_the_judge_is_the_default() -> None:
     net, images = load_features(), 1.5 * torch.randn(3, 1, 28, 28).clamp(-1, 1)
     judge = zoo.judge()
-    assert (net.name, net.digest) == ("judge", zoo.checksum("judge"))
+    assert (net.name, net.digest) == ("package", zoo.checksum("judge"))
     assert torch.equal(net(images), judge.features(images.clamp(-1, 1)))
     assert net.logits is not None and torch.equal(
         net.logits(images), judge.logits(images.clamp(-1, 1))
@@ -392,7 +416,7 @@ def test_weights_that_do_not_fit(inception_weights: dict[str, Tensor], tmp_path:
     short = {k: v for k, v in inception_weights.items() if k != key}
     with pytest.raises(ModelError, match=rf"without {key} \(1 of 470 keys absent\)"):
         make_inception(short)
-    with pytest.raises(ModelError, match=rf"{key} has shape \(2,\), wanted \(192, 2048, 1, 1\)"):
+    with pytest.raises(ModelError, match=rf"{key} has shape \(2,\), expected \(192, 2048, 1, 1\)"):
         make_inception({**short, key: torch.zeros(2)})
     with pytest.raises(ModelError, match=r"expected weights of the FID Inception"):
         load_features(tmp_path / "inception.bin")

@@ -241,7 +241,7 @@ def test_models_that_do_not_fit_are_refused_with_one_line(forward: Forward, reas
     with pytest.raises(ModelError) as error:
         check_model(brought(forward))
     assert reason in str(error.value)
-    assert "wanted" in str(error.value)
+    assert "expected" in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -256,14 +256,14 @@ def test_no_grad_inside_the_network_is_noticed() -> None:
 
 
 def test_unknown_prediction_is_refused() -> None:
-    with pytest.raises(ModelError, match="wanted one of x0, eps, v, flow"):
+    with pytest.raises(ModelError, match="expected one of x0, eps, v, flow"):
         check_model(brought(lambda x, t, c: x * t, prediction="epsilon"))
 
 
 def test_wrong_shape_is_also_refused_while_sampling() -> None:
     model = brought(lambda x, t, c: x[:, :1] * t)
     k = knots(model.schedule, make_grid("logsnr", model.schedule, 3))
-    with pytest.raises(ModelError, match="wanted the same"):
+    with pytest.raises(ModelError, match="expected the same"):
         integrate(bind(model), make_solver("dpmpp"), k, prior(model, [0]))
 
 

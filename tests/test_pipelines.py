@@ -6,6 +6,7 @@ import logging
 import shutil
 import subprocess
 import sys
+import weakref
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -22,18 +23,20 @@ from ld3.distances import l2
 from ld3.errors import Ld3Error, ModelError, SpecError
 from ld3.learner.learn import learning
 from ld3.learner.recipes import PaperRules
-from ld3.model_checks import check_model
+from ld3.model_checks import check_model, contents, identity_of
 from ld3.models import bind_network
 from ld3.options import CAPTIONS, PipelineOptions
 from ld3.plan import Plan
 from ld3.problem import Problem
-from ld3.schedules import Discrete, Flow, schedule_to_json
+from ld3.schedule_json import schedule_to_json
+from ld3.schedules import Discrete, Flow
 from ld3.teacher import Teacher, make_pairs
 from ld3.zoo.loading import load_model
 from ld3.zoo.pipelines import FAMILIES
 from ld3.zoo.pipelines.folder import open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel, rounded
 from ld3.zoo.pipelines.noise import DISCRETE, read_noise
+from ld3.zoo.pipelines.texts import AT_ONCE, embedded
 
 diffusers = pytest.importorskip("diffusers")
 pytest.importorskip("transformers")
@@ -47,6 +50,47 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array_wrap__ must accept:DeprecationWarning"),
 ]
 every_family = pytest.mark.parametrize("name", tiny.TINY)
+
+
+def test_every_prompt_and_class_is_in_the_identity() -> None:
+    """Also of long lists, of which the tensors of conditions are not compared value by value."""
+    texts, labels = [f"number {n}" for n in range(40)], [n % 5 for n in range(40)]
+    sd, dit = tiny.sd(), tiny.dit()
+    models = [
+        zoo.from_pipeline(sd, prompts=texts),
+        zoo.from_pipeline(sd, prompts=[*texts[:21], "another", *texts[22:]]),
+        zoo.from_pipeline(sd, prompts=texts, tiling=True),
+        zoo.from_pipeline(dit, classes=labels),
+        zoo.from_pipeline(dit, classes=[*labels[:21], 4, *labels[22:]]),
+    ]
+    assert len({model.identity for model in models}) == 5
+    assert zoo.from_pipeline(sd, prompts=texts).identity == models[0].identity
+
+
+def test_embedding_many_prompts_holds_them_once() -> None:
+    """Of the parts that the text encoders give, at most two are there at a time."""
+    made: list[weakref.ref[Tensor]] = []
+    most = 0
+
+    def embed(prompts: list[str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        nonlocal most
+        most = max(most, 1 + sum(one() is not None for one in made))
+        lengths = torch.tensor([float(len(prompt)) for prompt in prompts])
+        text = lengths[:, None, None].expand(-1, int(lengths.max()), 3).clone()
+        made.append(weakref.ref(text))
+        return {"text": text, "pooled": lengths}, {"text": torch.ones(1, 2, 3),
+                                                   "pooled": torch.ones(1)}  # fmt: skip
+
+    prompts = [(1 + n % 30) * "x" for n in range(5 * AT_ONCE + 3)]
+    rows, null = embedded(embed, PipelineOptions(prompts=tuple(prompts)), torch.float32)
+    assert most <= 2
+    assert rows["text"].shape == (len(prompts), 30, 3) and null["text"].shape == (1, 30, 3)
+    for n, prompt in enumerate(prompts):
+        batch = prompts[n - n % AT_ONCE :][:AT_ONCE]
+        filled = max(map(len, batch))
+        assert rows["pooled"][n] == len(prompt)
+        assert bool((rows["text"][n, :filled] == len(prompt)).all())
+        assert bool((rows["text"][n, filled:] == 0).all())
 
 
 def model_of(name: str, pipe: Any, **more: Any) -> PipelineModel:
@@ -378,7 +422,8 @@ def test_every_discrete_scheduler_is_read(name: str) -> None:
     wants = {"DPMSolverSDEScheduler": "torchsde", "LMSDiscreteScheduler": "scipy"}
     if name in wants:
         pytest.importorskip(wants[name], reason=f"diffusers' {name} wants {wants[name]}")
-    schedule, prediction = read_noise(tiny.make_scheduler(name, **tiny.SD))
+    plain = {"snr_shift_scale": 1.0} if name.startswith("CogVideoX") else {}
+    schedule, prediction = read_noise(tiny.make_scheduler(name, **tiny.SD, **plain))
     assert (schedule_to_json(schedule), prediction) == ({"name": "sd"}, "eps")
 
 
@@ -415,7 +460,7 @@ def test_a_shift_sets_the_first_time() -> None:
 @pytest.mark.parametrize(
     ("name", "config", "said"),
     [
-        ("LCMScheduler", {}, "got LCMScheduler, wanted one whose config"),
+        ("LCMScheduler", {}, "got LCMScheduler, expected one whose config"),
         ("EDMEulerScheduler", {}, "got EDMEulerScheduler"),
         ("IPNDMScheduler", {}, "got IPNDMScheduler"),
         ("DDPMScheduler", {"beta_schedule": "sigmoid"}, "with beta_schedule 'sigmoid'"),
@@ -423,8 +468,12 @@ def test_a_shift_sets_the_first_time() -> None:
         ("DDIMScheduler", {"trained_betas": [0.1, 0.0]}, "strictly falling"),
         ("FlowMatchEulerDiscreteScheduler", {"invert_sigmas": True}, "invert_sigmas True"),
         ("FlowMatchEulerDiscreteScheduler", {"use_dynamic_shifting": True}, "use_dynamic_shifting"),
-        ("FlowMatchEulerDiscreteScheduler", STEPS, "num_train_timesteps 200, wanted 1000"),
-        ("UniPCMultistepScheduler", {"use_flow_sigmas": True}, "wanted both for a flow or neither"),
+        ("FlowMatchEulerDiscreteScheduler", STEPS, "num_train_timesteps 200, expected 1000"),
+        (
+            "UniPCMultistepScheduler",
+            {"use_flow_sigmas": True},
+            "expected both for a flow or neither",
+        ),
         ("EulerDiscreteScheduler", {"prediction_type": "odd"}, "prediction_type 'odd'"),
     ],
 )
@@ -448,7 +497,7 @@ def test_other_pipelines_and_networks_are_refused() -> None:
             self.register_modules(unet=unet)
 
     pipe = tiny.ddpm()
-    with pytest.raises(SpecError, match="unknown pipeline 'Own'"):
+    with pytest.raises(SpecError, match=r"got Own, which diffusers .* does not have"):
         zoo.from_pipeline(Own(pipe.unet))
     for config, said in (
         ({"time_embedding_type": "learned", "num_train_timesteps": 1000}, "'learned'"),
@@ -700,7 +749,7 @@ def test_code_in_a_folder_never_runs(changed: Path) -> None:
         ({"scheduler": ["mine", "MyScheduler"]}, "got a scheduler from 'mine'"),
         ({"unet": ["mine", "MyNetwork"]}, "got a unet from 'mine'"),
         ({"_class_name": ["pipeline", "MyPipeline"]}, "code in a folder is never run"),
-        ({"_class_name": "MyPipeline"}, "unknown pipeline 'MyPipeline'"),
+        ({"_class_name": "MyPipeline"}, "got MyPipeline, which diffusers .* does not have"),
         (
             {"_class_name": "DiffusionPipeline"},
             "got DiffusionPipeline, known to diffusers but not supported yet",
@@ -710,7 +759,7 @@ def test_code_in_a_folder_never_runs(changed: Path) -> None:
         (changed / "model_index.json").write_text(json.dumps(index | parts))
         with pytest.raises(Ld3Error, match=said) as caught:
             open_pipeline(str(changed))
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(caught.value) and "did you mean" not in str(caught.value)
     assert not (changed / "ran").exists()
 
 
@@ -752,8 +801,17 @@ def test_a_safety_checker_is_not_loaded(changed: Path) -> None:
 def test_pickles_are_never_opened(changed: Path) -> None:
     weights = next((changed / "unet").glob("*.safetensors"))
     weights.rename(weights.with_name("diffusion_pytorch_model.bin"))
-    with pytest.raises(ModelError, match="got pickled weights of unet, wanted safetensors"):
+    with pytest.raises(ModelError, match="got pickled weights of unet, expected safetensors"):
         open_pipeline(str(changed))
+
+
+def test_a_folder_without_weights_is_one_line(changed: Path) -> None:
+    """diffusers logs the same error by itself; a process of its own sees all that is printed."""
+    next((changed / "unet").glob("*.safetensors")).unlink()
+    words = [sys.executable, "-m", "ld3", "learn", "--model", f"diffusers:{changed}", "--nfe", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert "cannot be loaded" in done.stderr and not done.stdout
 
 
 def test_broken_folders(changed: Path, tmp_path: Path) -> None:
@@ -768,7 +826,7 @@ def test_broken_folders(changed: Path, tmp_path: Path) -> None:
         open_pipeline(str(changed))
     with pytest.raises(ModelError, match=r"cannot read .*model_index\.json"):
         open_pipeline(str(tmp_path))
-    with pytest.raises(ModelError, match="got a file, wanted a folder"):
+    with pytest.raises(ModelError, match="got a file, expected a folder"):
         open_pipeline(str(changed / "model_index.json"))
     with pytest.raises(ModelError, match="no such folder"):
         open_pipeline(str(tmp_path / "none"))
@@ -864,13 +922,13 @@ def test_learn_and_sample_from_a_folder(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--resolution 15", "height: got 15, wanted a multiple of 2"),
+        ("--resolution 15", "height: got 15, expected a multiple of 2"),
         ("--resolution big", "resolution: got 'big'"),
         ("--resolution 4", "height: got '4'"),
         ("--net-time double", "net_time: got 'double'"),
         ("--prompts none.txt", "cannot read none.txt"),
         ("--prompt a --prompts none.txt", "give one of them"),
-        ("--model fashion --prompt a", "got fashion with prompts, wanted these only for"),
+        ("--model fashion --prompt a", "got fashion with prompts, expected these only for"),
     ],
 )
 def test_wrong_words_are_said(
@@ -915,3 +973,60 @@ def test_shipped_models_as_pipelines(name: str) -> None:
             network = bind_network(one, one.conditions(seeds), guidance=1.5)
             sample = one.decode(table.run(network, one.schedule.prior_std * z))
         assert (sample - theirs).square().mean().sqrt() < 0.1  # of pictures in [-1, 1]
+
+
+# ---- networks that accelerate spreads
+
+
+def spread(part: Any, folder: Path, how: str) -> Any:
+    """With accelerate's real hooks: half of the blocks on disk, or all weights offloaded."""
+    accelerate = pytest.importorskip("accelerate")
+    if how == "offloaded":
+        return accelerate.cpu_offload(part, execution_device=torch.device("cpu"))
+    names = [name for name, _ in part.named_children()]
+    places = {name: ("cpu", "disk")[n % 2] for n, name in enumerate(names)}
+    return accelerate.dispatch_model(
+        part, places, main_device="cpu", offload_dir=str(folder), force_hooks=True
+    )
+
+
+@pytest.mark.parametrize("how", ["device map", "offloaded"])
+def test_a_network_that_is_spread_is_the_same_network(how: str, tmp_path: Path) -> None:
+    """The same identity, gradients, plan and samples, although its weights are not in place."""
+    whole, pipe = tiny.sd(), tiny.sd()
+    for name in ("unet", "vae", "text_encoder"):
+        setattr(pipe, name, spread(getattr(pipe, name), tmp_path / name, how))
+    assert any(weight.is_meta for weight in pipe.unet.parameters())
+    models = [model_of("sd", whole), model_of("sd", pipe)]
+    assert models[0].identity == models[1].identity
+    found = []
+    for model in models:
+        pairs = make_pairs(model, range(4), Teacher("dpmpp", 2, "", "logsnr", 4))
+        problem = Problem(model, ld3.make_solver("dpmpp", 2), 3, l2, pairs, pairs)
+        recipe = PaperRules(
+            batch=4, epochs_times=0, epochs=2, rule_times="adam", rule_net="adam",
+            rate_times=0.005, rate_net=0.005, gamma=0.0, decay="cosine", floor=0.01, clip=1e9,
+        )  # fmt: skip
+        *_, last = learning(problem, recipe, ld3.make_grid("logsnr", model.schedule, 3))
+        found.append((last.tuned.grid.times, pairs.target))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_function_with_a_spread_network_is_named_by_its_weights(tmp_path: Path) -> None:
+    """A model of one's own around such a network; weights that nobody has are refused."""
+
+    def model(unet: Any) -> ld3.FunctionModel:
+        def forward(x: Tensor, t: Tensor, cond: Any) -> Tensor:
+            out: Tensor = unet(x, t).sample
+            return out
+
+        return ld3.FunctionModel(forward, ld3.EDM(), "eps", (3, 8, 8))
+
+    one = identity_of(model(tiny.ddpm().unet))
+    assert identity_of(model(spread(tiny.ddpm().unet, tmp_path, "device map"))) == one
+    changed = tiny.ddpm().unet
+    changed.up_blocks[0].resnets[0].conv1.weight.data[0, 0, 0, 0] += 1e-3
+    assert identity_of(model(spread(changed, tmp_path / "changed", "device map"))) != one
+    with pytest.raises(ModelError, match=r"conv_in.bias without content .a meta tensor."):
+        contents(tiny.ddpm().unet.to("meta"))

@@ -30,7 +30,8 @@ from ld3.errors import Ld3Error, PlanError, SpecError
 from ld3.interpolate import guess as guess_plan
 from ld3.known_grids import BUMPS
 from ld3.plan import Plan, rows_of
-from ld3.schedules import SCHEDULES, schedule_from_json, schedule_to_json
+from ld3.schedule_json import schedule_from_json, schedule_to_json
+from ld3.schedules import SCHEDULES
 from ld3.teacher import sample_table
 from ld3.zoo.toy import mixture
 from plans import make_plan
@@ -82,10 +83,10 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("nfe", 4, "expected 3"),
         ("nfe", 10**9, "nfe"),
         ("solver.name", "dpmp", "did you mean 'dpmpp'"),
-        ("solver.order", 7, "wanted one of [1, 2, 3]"),
-        ("solver.variant", "x", "wanted one of"),
+        ("solver.order", 7, "expected one of [1, 2, 3]"),
+        ("solver.variant", "x", "expected one of"),
         ("schedule", {"name": "edn"}, "did you mean 'edm'"),
-        ("schedule", {"kind": "EDM", "t_min": -1.0, "t_max": 80.0}, "wanted"),
+        ("schedule", {"kind": "EDM", "t_min": -1.0, "t_max": 80.0}, "expected"),
         ("schedule", {"kind": "EDM", "nonsense": 1}, "nonsense"),
         ("schedule", {"kind": "os.system"}, "unknown kind"),
         ("format", "ld3-plan-9", "format"),

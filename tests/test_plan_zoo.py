@@ -71,7 +71,7 @@ def test_the_card(folder: Path) -> None:
         'plan = Plan.load("sd15.json")',  # as `ld3 zoo get` calls it
         "from diffusers import FlowMatchEulerDiscreteScheduler",  # the list for stock schedulers
         "![samples of sd15](sd15/samples.png)",
-        "| sd15 | owner SD 1.5 | 5 | 1 | dpmpp-3 | 0.01000 | logsnr 0.03000 | [report](sd15/rep",
+        "| sd15 | owner SD 1.5 | 5 | 1 | dpmpp-3 | 0.0100 | logsnr 0.0300 | [report](sd15/rep",
         "| flow-four | toy | 4 | 1 | euler-1 | none | none |  |",
     ):
         assert said in card, said
@@ -79,7 +79,7 @@ def test_the_card(folder: Path) -> None:
 
 def test_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = ld3_says(capsys, "zoo", "list", folder)
-    assert code == 0 and "sd15" in out and "learned 0.01000" in out
+    assert code == 0 and "sd15" in out and "learned 0.0100" in out
     code, out, _ = ld3_says(capsys, "zoo", "list", folder, "--json")
     assert [entry["name"] for entry in json.loads(out)] == ["flow-four", "sd15"]
     got = tmp_path / "got.json"

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +55,83 @@ def test_torchrun_starts_them(tmp_path: Path) -> None:
     assert made.stdout.count("The plan's distance") == 1
     (plan,) = (tmp_path / "runs").glob("*/plan.json")
     assert json.loads(plan.read_text())["learned"]["spec"]["device"] == "cpu"
+
+
+FAILS = """
+from ld3.errors import Ld3Error
+from ld3.runs.ranks import joined
+try:
+    with joined():
+        raise Ld3Error("wrong")
+except Ld3Error as error:
+    print(f"said {error}", flush=True)
+"""
+
+
+def test_a_launcher_that_ends_all_ranks_at_the_first_does_not_lose_the_line() -> None:
+    """Rank 0, which says it, gets SIGTERM once rank 1 has ended, as torchrun sends it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    ranks = []
+    for rank in ("0", "1"):
+        own = {"RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-c", FAILS], stdout=subprocess.PIPE, text=True,
+                env={**os.environ, **own, "OMP_NUM_THREADS": "1"},
+            )
+        )  # fmt: skip
+    first, second = ranks
+    assert second.stdout is not None and second.stdout.readline() == "said wrong\n"
+    first.send_signal(signal.SIGTERM)
+    assert first.communicate(timeout=60)[0] == "said wrong\n" and first.returncode == 0
+    second.communicate(timeout=60)
+
+
+SRUN = """#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+for ((n = 0; n < SLURM_NTASKS; n++)); do
+  SLURM_PROCID=$n SLURM_LOCALID=$n "$@" & tasks+=($!)
+done
+for task in "${tasks[@]}"; do wait "$task" || exit 1; done
+"""
+
+
+def test_the_slurm_script_of_the_docs(tmp_path: Path) -> None:
+    """As it is in docs/scale.md, with an `srun` that sets what Slurm's sets, for two tasks."""
+    page = (Path(__file__).parent.parent / "docs" / "scale.md").read_text()
+    script = page[page.index("#!/bin/bash") :].split("```")[0]
+    assert "MASTER_PORT=29500" in script and "--model my.module:network" in script
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        script = script.replace("29500", str(free.getsockname()[1]))
+    words = "--nfe 3 --pairs 8 --valid 8 --held-out 8 --batch 3 --preset fast --recipe epochs=1"
+    (tmp_path / "job.sh").write_text(script.replace("--device auto", f"--device auto {words}"))
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my" / "module.py").write_text(
+        "import os, pathlib\nfrom ld3.zoo.toy import mixture\ndef network():\n"
+        "    pathlib.Path('rank-' + os.environ['RANK']).touch()\n"
+        "    return mixture([[-0.6, 0.2], [0.5, 0]], 0.2)\n"
+    )
+    tools = {
+        "srun": SRUN,
+        "scontrol": "#!/bin/bash\nprintf '127.0.0.1\\nother\\n'\n",
+        "python": f'#!/bin/bash\nexec {sys.executable} "$@"\n',
+    }
+    for name, text in tools.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    slurm = {"SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2", "SLURM_JOB_NODELIST": "node[1-2]"}
+    made = subprocess.run(
+        ["bash", "job.sh"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600,
+        env={**os.environ, **slurm, "OMP_NUM_THREADS": "1",
+             "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.count("The plan's distance") == 1
+    assert {file.name for file in tmp_path.glob("rank-*")} == {"rank-0", "rank-1"}
+    assert len(list((tmp_path / "runs").glob("*/plan.json"))) == 1
 
 
 def test_alone_nothing_is_started() -> None:
@@ -124,7 +203,7 @@ def test_chunks_are_made_one_by_one(tmp_path: Path) -> None:
     cache, done = Cache(tmp_path), []
     with pytest.raises(SpecError, match="enough"):
         cache.rows("pairs", {}, range(2 * CHUNK), make, done.append)
-    assert done == [CHUNK] and len(list(tmp_path.rglob("*.safetensors"))) == 1
+    assert done == [0, CHUNK] and len(list(tmp_path.rglob("*.safetensors"))) == 1
 
 
 def test_parts_of_a_batch_give_its_slope() -> None:

@@ -76,7 +76,7 @@ def test_text_from_outside_is_only_text(comparison: Comparison) -> None:
     assert comparison.model["name"] == HOSTILE
     text = page(comparison)
     assert text.count("<script") == 2 and text.count("</script>") == 2
-    assert "<img" not in text and "<b>, wanted" not in text
+    assert "<img" not in text and "<b>, expected" not in text
     assert "&lt;script&gt;alert(1)" in text and "$css" in text
 
 

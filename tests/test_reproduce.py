@@ -2,13 +2,18 @@
 
 import json
 import re
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
+from checkpoint_files import SONG, edm_pickle
 from ld3 import zoo
 from ld3.cli import main
 from ld3.comparison import Comparison
@@ -17,20 +22,24 @@ from ld3.experiment import (
     Curve,
     Experiment,
     ExperimentResult,
+    Findings,
     Panel,
     PaperNumbers,
     ResultRow,
     ResultTable,
     Value,
     merged,
+    values_of,
 )
-from ld3.report.experiments import NOT_RUN, _sizes, markdown
+from ld3.images import png_of
+from ld3.metrics import to_uint8
+from ld3.report.experiments import LONG, NOT_RUN, _sizes, markdown
 from ld3.report.panels import _is_wide
 from ld3.runs.experiments import experiment_names, load_experiment, run_reproduce, write_result
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.learning_runs import RunRequest, Sessions, class_subset
-from ld3.runs.experiments.paper import paper_tables
-from ld3.runs.experiments.run import KINDS, folder_name, read_options
+from ld3.runs.experiments.paper import paper_notes, paper_tables
+from ld3.runs.experiments.run import KINDS, _as_typed, folder_name, read_options
 from ld3.runs.experiments.scoring import title_of
 from ld3.runs.experiments.shared_errors import feature_errors
 from ld3.runs.experiments.spec import ORDER, SPECS, read_experiment
@@ -38,7 +47,9 @@ from ld3.runs.experiments.training_curves import best_so_far, rank_correlation
 from ld3.runs.progress import Interrupted, silent
 from ld3.runs.run import learn_run
 from ld3.runs.spec import read_solver, solver_title
+from ld3.seeds import noise
 from ld3.zoo.features import load_features
+from ld3.zoo.lpips import LpipsFeatures
 
 PAPER = [name for name in ORDER if load_experiment(name).paper is not None]
 DOCS = Path(__file__).parents[1] / "docs"
@@ -62,7 +73,7 @@ def test_names_are_the_files() -> None:
 def test_options_are_valid(name: str, quick: bool) -> None:
     """Of each model in the file, and of the paper's own."""
     experiment = load_experiment(name)
-    paper = () if experiment.paper is None else experiment.paper.models[:1]
+    paper = () if experiment.paper is None else experiment.paper.models
     for model in (*experiment.models, *paper):
         place = context(experiment.model_of(model))
         kind, options, _ = read_options(experiment, model, quick, place)
@@ -110,7 +121,8 @@ NUMBERS = [
     for name in PAPER
     for number, one in enumerate(load_experiment(name).paper.numbers)  # type: ignore[union-attr]
 ]
-TEX = Path(__file__).parents[2] / "shared" / "docs" / "paper.tex"
+SHARED = Path(__file__).parents[2] / "shared"
+TEX = SHARED / "docs" / "paper.tex"
 
 
 def test_tables_with_numbers_are_in_the_spec_files() -> None:
@@ -193,6 +205,38 @@ def test_the_papers_numbers_alone_for_an_unknown_model() -> None:
     assert not list(paper_tables(load_experiment("step-counts"), "mine:model", []))
 
 
+def test_numbers_of_another_data_set_or_network_are_not_compared() -> None:
+    """Tables 11 and 12 are CIFAR10 only; Table 15 quotes a model that nobody has."""
+
+    def compared(name: str, file: str) -> list[str]:
+        found = paper_tables(load_experiment(name), file, [result_of("frechet")])
+        return [table.title for table in found if "minutes" not in table.head[-1]]
+
+    assert "DDPM++" in compared("distillation", "edm-cifar10-32x32-uncond-vp.pkl")[0]
+    assert "NCSN++" in compared("distillation", "edm-cifar10-32x32-uncond-ve.pkl")[0]
+    assert len(compared("distillation", "edm-ffhq-64x64-uncond-vp.pkl")) == 2  # both, alone
+    uncond = compared("ddim-imagenet", "imagenet64_uncond_100M_1500K.pt")
+    assert ["1.5M" in title for title in uncond] == [True, False] and "3M" in uncond[1]
+
+
+@pytest.mark.parametrize(
+    ("model", "metric", "said"),
+    [
+        ("edm_tiny.pkl", "frechet", "the name edm_tiny.pkl has none of cifar10 in it"),
+        ("edm-cifar10.pkl", "distance", "has no Fréchet distance to real images; --data"),
+        ("edm-cifar10.pkl", "frechet", ""),
+        ("fashion", "distance", ""),
+    ],
+)
+def test_why_the_papers_numbers_stand_alone(model: str, metric: str, said: str) -> None:
+    given = {"compare": {"judged": 50_000}}
+    experiment, tables = load_experiment("discretization"), [result_of(metric)]
+    notes = list(paper_notes(experiment, model, tables, given))
+    assert len(notes) == bool(said) and all(said in note for note in notes)
+    assert not list(paper_notes(load_experiment("cost"), model, [], given))
+    assert not list(paper_notes(load_experiment("step-counts"), model, [], given))
+
+
 def test_training_costs_stand_beside_ours() -> None:
     tables = list(paper_tables(load_experiment("distillation"), "fashion", [result_of("seconds")]))
     assert len(tables) == 3
@@ -208,6 +252,104 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "wrong.toml").write_text(text)
     with pytest.raises(SpecError, match="expected rows of 5 cells"):
         read_experiment(tmp_path / "wrong.toml")
+
+
+def test_quick_is_small_for_the_papers_models_too() -> None:
+    """Whatever else a spec file changes: few samples, one number of evaluations."""
+    limits = {"judged": 40, "held_out": 5, "pairs": 8, "valid": 4, "seeds": 1}
+    for experiment in map(load_experiment, PAPER):
+        assert experiment.paper is not None
+        options = experiment.options(experiment.paper.models[0], quick=True)
+        for name, most in limits.items():
+            assert all(value <= most for value in values_of(options, name)), experiment.name
+        assert all(np.size(value) == 1 for value in values_of(options, "nfe")), experiment.name
+    quick = load_experiment("ays").options("edm-cifar10-32x32-uncond-vp.pkl", quick=True)
+    assert quick["compare"]["nfe"] == [10]  # a column of the paper's table
+    assert "ld3-paper" in quick["compare"]["methods"]
+
+
+def test_the_papers_options_of_one_of_its_models() -> None:
+    """ImageNet has its own guidance and teacher; FFHQ another solver in Figure 10."""
+    latent = load_experiment("latent")
+    imagenet = latent.options("cin256-v2/model.ckpt")["compare"]
+    assert (imagenet["guidance"], imagenet["teacher_grid"], imagenet["teacher_steps"]) == (
+        2.0, "quadratic", 10,
+    )  # fmt: skip
+    assert imagenet["nfe"] == [4, 5, 6, 7] and imagenet["judged"] == 50_000
+    assert "guidance" not in latent.options("lsun_beds256/model.ckpt")["compare"]
+    training = load_experiment("training")
+    assert training.options("edm-ffhq-64x64-uncond-vp.pkl")["solvers"] == ["unipc:3"]
+    assert training.options("edm-cifar10-32x32-uncond-vp.pkl")["solvers"] == ["dpmpp:3"]
+
+
+def changed(name: str, model: str, **changes: Any) -> dict[str, Any]:
+    experiment = load_experiment(name)
+    place = context(experiment.model_of(model))
+    return read_options(experiment, model, False, place, changes)[2]
+
+
+def test_options_that_replace_those_of_the_paper() -> None:
+    file = "edm-cifar10-32x32-uncond-vp.pkl"
+    new = changed("ablation", file, distance="lpips-alex:w.pth", nfe=[4], samples=100)
+    assert values_of(new, "distance").count("lpips-alex:w.pth") == 2
+    assert values_of(new, "distance").count("l2") == 2  # what the ablation is about
+    assert new["nfe"] == [4] and new["scoring"]["judged"] == 100
+    assert new["learn"]["preset"] == "paper-pixel"
+    assert changed("bound", "images", nfe=[5])["nfe"] == 5  # one number, not a list
+
+
+def test_old_names_are_still_taken(tmp_path: Path) -> None:
+    assert load_experiment("pictures") == load_experiment("images")
+    assert "pictures" not in experiment_names()
+    found = [
+        run_reproduce(load_experiment("bound"), model, quick=True, out=tmp_path)
+        for model in ("images", "pictures")
+    ]
+    assert found[0] == found[1] and found[1].folder == "bound-images-quick"
+
+
+def test_options_of_the_network_reach_every_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `--config`, `--clamp`, `--label`, `--dtype` and `--batch` of `ld3 learn`."""
+    seen: list[Context] = []
+
+    def run(options: Any, place: Context) -> Findings:
+        seen.append(place)
+        return Findings()
+
+    kinds = {name: replace(kind, run=run) for name, kind in KINDS.items()}
+    monkeypatch.setattr("ld3.runs.experiments.run.KINDS", kinds)
+    words = "reproduce discretization --model a.pt --config imagenet64_uncond --clamp --label 1,3 "
+    words += f"--dtype bfloat16 --batch 2 --resolution 64 --out {tmp_path}"
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    assert end.value.code == 0, capsys.readouterr().err
+    (place,) = seen
+    for spec in (place.run_spec({}), place.compare_spec({})):
+        assert (spec.dtype, spec.batch) == ("bfloat16", 2) and spec.pipeline is not None
+        assert spec.pipeline.config == "imagenet64_uncond" and spec.pipeline.clamp
+        assert spec.pipeline.classes == (1, 3) and spec.pipeline.height == 64
+    result = ExperimentResult.load(place.folder / "result.json")
+    assert "--label 1,3 --resolution 64x64 --config imagenet64_uncond --clamp" in result.command
+    assert result.folder.startswith("discretization-a-pt-")  # not that of other options
+    with pytest.raises(SystemExit) as end:
+        main([*words.split(), "--dtype", "int3"])
+    assert end.value.code == 2 and "int3" in capsys.readouterr().err
+
+
+def test_many_prompts_are_no_part_of_the_command() -> None:
+    assert _as_typed({"prompts": ("a cat's",)}) == " --prompt 'a cat'\"'\"'s'"
+    assert _as_typed({"prompts": ("x" * 5000,)}) == " --prompts FILE"
+
+
+def test_results_with_other_options_have_their_own_folder() -> None:
+    experiment = load_experiment("fid-grid")
+    changes = {"distance": "lpips-vgg:/a/b.pth", "nfe": [4, 6], "samples": 100}
+    assert folder_name(experiment, "a/b.pkl", True, changes) == (
+        "fid-grid-a-b-pkl-lpips-vgg-nfe-4-6-samples-100-quick"
+    )
+    assert folder_name(experiment, "fashion", False) == "fid-grid"
 
 
 def test_merging_goes_into_tables() -> None:
@@ -240,7 +382,7 @@ def test_wrong_options_are_one_line(old: str, new: str, said: str, tmp_path: Pat
 
 # ---- each kind, to the end
 
-TOY, DOTS = (f"ld3.runs.experiments.toy_models:{name}" for name in ("clusters", "pictures"))
+TOY, DOTS = (f"ld3.runs.experiments.toy_models:{name}" for name in ("clusters", "images"))
 FEW: dict[str, Any] = {"pairs": 4, "valid": 2, "held_out": 4, "teacher_steps": 6}
 LEARN: dict[str, Any] = {
     "preset": "fast", "pairs": 4, "distance": "l2", "learn": "times+net", "teacher_steps": 6,
@@ -299,6 +441,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "model": TOY, "learn": LEARN, "scoring": SCORING, "nfe": 3, "learned_for": ["1"],
         "scales": [1.0],
     },
+    "guidance-passes": {
+        "model": "fashion-latent", "learn": LEARN | {"distance": "l2"},
+        "scoring": SCORING | {"distance": "l2"}, "nfe": [2, 3], "passes": [4], "scales": [2.0],
+    },
     "docking": {
         "model": "ld3.zoo.docking.ligands:aspirin", "solvers": ["euler-log"], "poses": 5,
         "compare": SHORT
@@ -320,6 +466,30 @@ DRAWN = ("comparison-grid", "bound", "illustration", "sample-images", "docking",
 def made_of(kind: str, options: dict[str, Any]) -> Experiment:
     plain = load_experiment("discretization")
     return plain.model_copy(update={"name": f"my-{kind}", "kind": kind, "models": {"toy": options}})
+
+
+def test_long_tables_are_folded_away() -> None:
+    def table(title: str, rows: int) -> ResultTable:
+        made = tuple(ResultRow(label=(f"{n}",), cells=(Value(value=n),)) for n in range(rows))
+        return ResultTable(title=title, head=("method", "NFE 4"), rows=made)
+
+    result = ExperimentResult(
+        name="a", folder="a", title="A", place="", model="toy", quick=False, options={},
+        versions={}, command="ld3 reproduce a", tables=(table("Short", 3), table("Long", 20)),
+    )  # fmt: skip
+    text = markdown(result)
+    assert "\nShort:\n\n| method" in text and text.count("<details>") == 1
+    assert "<details><summary>Long: 20 rows</summary>\n\n| method" in text
+    assert text.endswith("\n\n</details>\n")
+
+
+def test_tables_of_the_docs_are_folded_by_the_same_rule() -> None:
+    pages = sorted((Path(__file__).parents[1] / "docs/results/reproduce").glob("*.md"))
+    assert pages
+    for page in pages:
+        parts = re.split(r"<details>.*?</details>", page.read_text("utf-8"), flags=re.DOTALL)
+        open_ = [run for part in parts for run in re.findall(r"(?:^\|.*\n)+", part, re.MULTILINE)]
+        assert all(run.count("\n") - 2 <= LONG for run in open_), page.name
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -556,7 +726,8 @@ def run_cli(*words: str) -> int:
 def test_list_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_cli("--list") == 0
     listed = capsys.readouterr().out
-    assert [line.split()[0] for line in listed.splitlines()[1:] if line[0] != "-"] == list(ORDER)
+    names = [line.split()[0] for line in listed.splitlines()[1:] if line[0] not in "- "]
+    assert names == list(ORDER)
     assert "nothing to run" in listed
     assert run_cli("cross-solver", "--paper") == 0
     shown = capsys.readouterr().out
@@ -573,7 +744,13 @@ def test_list_and_paper(capsys: pytest.CaptureFixture[str]) -> None:
         (["flow", "--model", "fashion"], "did you mean 'fashion-flow'"),
         (["bound", "--model", "ld3.zoo:nothing"], "model ld3.zoo:nothing"),
         (["rmsd", "--jobs", "0"], "jobs"),
-        (["rmsd", "--device", "cudaa"], "device: got 'cudaa', wanted one that torch has"),
+        (["rmsd", "--distance", "l2"], "--distance: got l2, but rmsd with fashion has no lpips"),
+        (["rmsd", "--samples", "100"], "--samples: got 100, but rmsd with fashion has no samples"),
+        (["rmsd", "--samples", "4"], "--samples"),
+        (["rmsd", "--nfe", "four"], "--nfe: got 'four', expected whole numbers such as 4,6"),
+        (["rmsd", "--nfe", "0"], "nfe"),
+        (["bound", "--nfe", "4,6"], "nfe: got"),
+        (["rmsd", "--device", "cudaa"], "device: got 'cudaa', expected one that torch has"),
     ],
 )
 def test_wrong_input_is_one_line(
@@ -601,6 +778,75 @@ def test_command_to_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     made = ExperimentResult.load(folder / "result.json")
     assert made.quick and made.model == TOY
     assert made.command == f"ld3 reproduce bound --model {TOY} --quick"
+
+
+class Corners(nn.Module):
+    """Features of images: a few pixels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :, :2, :2].to(torch.float32).flatten(1) / 64
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.script(Corners()).save(str(tmp_path / "corners.pt"))
+    return tmp_path / "corners.pt"
+
+
+def random_lpips(file: Path) -> str:
+    """AlexNet with random weights as the name of a distance."""
+    shapes = {key: value.shape for key, value in LpipsFeatures("alex").state_dict().items()}
+    widths = enumerate((64, 192, 384, 256, 256))
+    shapes |= {f"lin{k}.model.1.weight": torch.Size((1, c, 1, 1)) for k, c in widths}
+    g = torch.Generator().manual_seed(0)
+    save_file({k: torch.rand(s, generator=g) / 100 for k, s in shapes.items()}, file)
+    return f"lpips-alex:{file}"
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["small", "fixture"])
+def test_an_edm_file_beside_the_paper(
+    made: bool, features: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """File, data and weights of LPIPS by the command line; then the paper's rows beside ours."""
+    file = tmp_path / "edm-cifar10-small.pkl"
+    if made:
+        file.write_bytes(edm_pickle({**SONG, "img_resolution": 16}))
+        distance = random_lpips(tmp_path / "alex.safetensors")
+    else:
+        tiny = SHARED / "fixtures" / "edm_tiny.pkl"
+        weights = SHARED / "weights" / "lpips_vgg16.safetensors"
+        if not (tiny.exists() and weights.exists()):
+            pytest.skip("needs ../shared/fixtures and ../shared/weights")
+        file.write_bytes(tiny.read_bytes())
+        distance = f"lpips-vgg:{weights}"
+    (tmp_path / "images").mkdir()
+    for number, image in enumerate(to_uint8(noise(range(20), (3, 16, 16)))):
+        (tmp_path / "images" / f"{number}.png").write_bytes(png_of(image))
+    words = ["--model", str(file), "--quick", "--distance", distance]
+    words += ["--data", str(tmp_path / "images")]
+    assert (
+        run_cli("discretization", *words, "--features", str(features), "--out", str(tmp_path)) == 0
+    )
+    shown = capsys.readouterr().out
+    result = ExperimentResult.load(next(tmp_path.glob("discretization-*/result.json")))
+    assert result.command == f"ld3 reproduce discretization {' '.join(words)}"
+    assert result.options["compare"]["distance"] == distance
+    assert [t.title for t in result.tables[:3]] == [
+        "Fréchet distance to real images", "Fréchet distance to the reference",
+        "Distance to the teacher",
+    ]  # fmt: skip
+    ours, paper = result.tables[0], result.tables[3]
+    rows = {row.label[1:]: row.cells[0] for row in paper.rows}
+    for row in ours.rows:
+        name, (value,) = row.label[1], row.cells
+        there, here, apart = (rows[name, of] for of in ("paper", "here", "difference"))
+        assert value and there and here and apart and here.value == value.value
+        assert apart.value == pytest.approx(here.value - there.value)
+    assert len(paper.rows) == 3 * len(ours.rows) == 15
+    assert rows["ld3-paper", "paper"] == Value(value=9.31) and "35.04" in shown
+    assert any("from 40 samples, the paper's from 50,000" in note for note in result.notes)
 
 
 def test_pieces_of_the_docs(tmp_path: Path) -> None:
@@ -669,4 +915,4 @@ def test_every_page_and_image_has_its_place() -> None:
 
 @pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda p: p.stem)
 def test_every_other_page_names_its_command(page: Path) -> None:
-    assert re.search(r"`(make mutants|make fuzz|python tools/)", page.read_text())
+    assert re.search(r"`(make mutants|make fuzz|python (tools|benchmarks)/)", page.read_text())

@@ -35,7 +35,7 @@ def test_blocks_begin_where_they_did() -> None:
     assert seeds_for("held-out", 2) == range(2_000_000_000, 2_000_000_002)
     assert seeds_for("evaluation", 1)[0] == 3_000_000_000
     assert seeds_for("reference", 1)[0] == 3_500_000_000
-    for billions, name in ((4, "pictures"), (5, "bound"), (6, "illustration")):
+    for billions, name in ((4, "images"), (5, "bound"), (6, "illustration")):
         assert seeds_for(name, 1)[0] == billions * 1_000_000_000
     assert len(seeds_for("training", 0)) == 0
     assert {RANGES[name].block for name in ("evaluation", "reference")} == {500_000_000}
@@ -51,8 +51,8 @@ def test_more_than_there_is_is_refused(count: int, run: int) -> None:
     "options", [{"seed": 200_000}, {"seed": MAX_RUN + 1}, {"pairs": 20_000}, {"valid": 20_000}]
 )
 def test_options_beyond_the_table_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(SpecError, match="less than or equal"):
+    with pytest.raises(SpecError, match="expected at most"):
         RunSpec(**options)
     if "seed" not in options:
-        with pytest.raises(SpecError, match="less than or equal"):
+        with pytest.raises(SpecError, match="expected at most"):
             CompareSpec(**options)

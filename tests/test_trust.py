@@ -17,6 +17,8 @@ import ld3
 from ld3.cli import main
 from ld3.cli.say import say
 from ld3.errors import Ld3Error, ModelError, StoreError, one_line, printable
+from ld3.runs.evaluation.evaluate import run_evaluate
+from ld3.runs.evaluation.spec import EvaluateSpec, with_plan
 from ld3.store import read_bytes, read_json, read_text, read_toml, write_json
 
 SMALL = ["--nfe", "2", "--pairs", "2", "--held-out", "2", "--preset", "fast", "--start", "logsnr"]
@@ -85,6 +87,47 @@ def wrong_condition():
 
 def wrong_decoder():
     return model(lambda x, t, cond: x / (1 + t**2), decoder=lambda x: None)
+
+
+def late_decoder():
+    calls = []
+
+    def decoder(x):
+        calls.append(0)
+        if len(calls) > 3:
+            sys.exit(1)
+        return x
+
+    return model(lambda x, t, cond: x / (1 + t**2), decoder=decoder)
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def mute():
+    raise Mute
+
+
+def base():
+    raise BaseException("all")
+
+
+def sparse():
+    return model(lambda x, t, cond: x.to_sparse())
+
+
+def no_content():
+    return model(lambda x, t, cond: x.to("meta"))
+
+
+def shape():
+    return ld3.FunctionModel(lambda x, t, cond: x, ld3.EDM(), "x0", (-1,))
+
+
+def schedule():
+    return ld3.FunctionModel(lambda x, t, cond: x, "edm", "x0", (4,))
 """
 
 
@@ -110,21 +153,25 @@ def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 # Plans
 
 
-@pytest.mark.parametrize("command", ["sample", "score"])
+@pytest.mark.parametrize("command", ["sample", "score", "evaluate"])
 def test_a_plan_never_names_code_to_run(
     command: str, own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "plan.json"
     make_plan("edm", prediction="x0", name=f"{own}:good", shape=(4,)).save(file)
-    words = ["sample", "--plan", str(file), "--seeds", "0"] if command == "sample" else []
-    words = words or ["score", str(file), "--held-out", "2", "--out", str(tmp_path / "runs")]
+    words = {
+        "sample": ["sample", "--plan", str(file), "--seeds", "0"],
+        "score": ["score", str(file), "--held-out", "2"],
+        "evaluate": ["evaluate", str(file), "--samples", "40"],
+    }[command] + ["--out", str(tmp_path / "runs")]
     code, said = ended(capsys, *words)
     assert code == 2 and f"--model {own}:good" in said and "code that would run" in said
     assert not (tmp_path / "ran").exists() and own not in sys.modules
+    assert not (tmp_path / "runs").exists()
     with pytest.raises(Ld3Error, match="code that would run"):
         ld3.run_sample(ld3.Plan.load(file), [0])
     code, said = ended(capsys, *words, "--model", f"{own}:good", "--force")  # consent
-    assert code == 0 and (tmp_path / "ran").exists()
+    assert (code == 0 or "expected a model of images" in said) and (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -141,6 +188,10 @@ def test_models_that_a_plan_may_not_open(name: str, reason: str, tmp_path: Path)
         ld3.run_sample(make_plan(name=name), [0])
     with pytest.raises(Ld3Error, match=reason):
         next(ld3.run_score(make_plan(name=name), out=tmp_path))
+    make_plan(name=name).save(tmp_path / "plan.json")
+    spec = EvaluateSpec.read(with_plan({"what": [str(tmp_path / "plan.json")], "out": tmp_path}))
+    with pytest.raises(Ld3Error, match=reason):
+        run_evaluate(spec)
 
 
 def test_a_shipped_model_is_opened_if_it_is_the_one(tmp_path: Path) -> None:
@@ -203,6 +254,13 @@ def test_errors_are_one_line_whatever_is_in_them(capsys: pytest.CaptureFixture[s
         ("condition_raises", "conditions: got IndexError"),
         ("wrong_condition", "conditions: got list for 2 seeds"),
         ("wrong_decoder", "decode: got NoneType for two samples"),
+        ("late_decoder", "decode: got SystemExit: 1 (own_"),
+        ("mute", "got Mute: no message (own_"),
+        ("base", "got BaseException: all (own_"),
+        ("sparse", "got torch.sparse_coo as its output, expected a dense tensor"),
+        ("no_content", "got a meta tensor as its output"),
+        ("shape", "got shape (-1,), expected the sizes of one sample"),
+        ("schedule", "got str as its schedule, without t_min"),
         ("absent", "got no function 'absent'"),
     ],
 )
@@ -242,6 +300,9 @@ def test_what_nobody_thought_of_leaves_a_file(
     (file,) = tmp_path.glob("ld3-error-*.txt")
     assert code == 1 and str(file) in said and "LookupError: lost things" in said
     assert "report" in said and "in fail" in file.read_text("utf-8")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))  # no place for the file
+    code, said = ended(capsys, "solvers")
+    assert code == 1 and "LookupError" in said and "cannot be written" in said
     monkeypatch.setattr("ld3.cli.lists.print_table", lambda *_: torch.empty(10**15))
     code, said = ended(capsys, "solvers")
     assert code == 2 and "out of memory" in said and "--batch" in said
@@ -259,6 +320,17 @@ def test_what_nobody_thought_of_leaves_a_file(
         ["learn", "--nfe", "100000"],
         ["learn", "--nfe", "1-100000"],
         ["learn", "--recipe", "rate=nan"],
+        ["learn", "--recipe", "rate=inf"],
+        ["learn", "--recipe", "epochs=99999999999999999999"],
+        ["learn", "--rank-timeout", "nan"],
+        ["learn", "--device", "meta"],
+        ["learn", "--model", "."],
+        ["learn", "--out", "/dev/null/x"],
+        ["learn", "--out", "a\0b"],
+        ["learn", "--data", "no-such-folder"],
+        ["sample", "--plan", "x.json", "--guidance", "nan"],
+        ["show", "a\0b"],
+        ["init", "class.py"],
         ["sample", "--plan", "x.json", "--seeds", "9" * 26],
         ["sample", "--plan", "x.json", "--seeds", "0-99999999999"],
         ["show", "/dev/zero"],
@@ -266,9 +338,81 @@ def test_what_nobody_thought_of_leaves_a_file(
         ["show", "a" * 300],
         ["inspect", "/dev/zero"],
         ["report", "/dev/zero"],
+        ["zoo", "list", "a" * 300],
+        ["learn", "--model", "diffusers:" + "a" * 300],
+        ["learn", "--data", "a" * 300],
+        ["learn", "--label", "0-999999"],
+        ["reproduce", "ablation", "--nfe", "0-999999"],
+        ["reproduce", "ablation", "--out", "\udcff"],
     ],
 )
 def test_bad_options_are_one_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = ended(capsys, *words)
+    assert code == 2 and said.startswith("ld3: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--nfe", "0"], "nfe: got '0', expected 1 or more"),
+        (["--nfe", "4.5"], "nfe: got '4.5', expected a whole number"),
+        (["--pairs", "99999999"], "pairs: got '99999999', expected at most 10000"),
+        (["--samples", "-1"], "samples: got '-1', expected 0 or more"),
+        (["--guidance", "nan"], "guidance: got 'nan', expected a finite number"),
+        (
+            ["--dtype", "x"],
+            "dtype: got 'x', expected 'float32', 'float64', 'bfloat16' or 'float16'",
+        ),
+        (
+            ["--model", "fashion-flow", "--distance", "nosuch"],
+            "known: auto, chamfer, l1, l2, lpips-",
+        ),
+    ],
+)
+def test_lines_say_what_was_got_and_expected(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = ended(capsys, "learn", *words)
+    assert code == 2 and line in said
+
+
+def test_what_can_be_checked_is_checked_before_any_work(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A start that does not fit, and a folder that cannot be written, cost no evaluation."""
+    make_plan("sd").save(tmp_path / "other.json")
+    seen: list[float] = []
+    with ld3.models.on_evaluation(seen.append):
+        learn = ["learn", "--model", f"{own}:good", *SMALL]
+        code, said = ended(capsys, *learn, "--start", str(tmp_path / "other.json"))
+        assert code == 2 and "range" in said
+        code, said = ended(capsys, *learn, "--out", "/dev/null/x")
+        assert code == 2 and "cannot write" in said
+    assert sum(seen) < 20  # the model is looked at, but no pair is made
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", "a.pt"],
+        ["convert", "a.pt", "b.safetensors"],
+        ["learn", "--model", "a.pt"],
+        ["learn", "--data", "a.npz"],
+        ["learn", "--data", "a.pkl"],
+        ["learn", "--distance", "lpips-vgg:a.pth"],
+        ["learn", "--features", "a.pt", "--data", "a.npz"],
+        ["import", "a.pt", "--model", "fashion"],
+        ["show", "a.json", "--image", "b.png"],
+    ],
+)
+def test_nothing_waits_for_a_pipe(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Opening a pipe that nobody writes to would never end."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.pt", "a.pth", "a.npz", "a.pkl", "a.json"):
+        os.mkfifo(name)
     code, said = ended(capsys, *words)
     assert code == 2 and said.startswith("ld3: ")
 
@@ -314,9 +458,11 @@ def test_writes_do_not_go_through_links(tmp_path: Path) -> None:
     write_json(tmp_path / "link.json", {"new": 1})
     assert kept.read_text() == "{}" and not (tmp_path / "link.json").is_symlink()
     assert read_json(tmp_path / "link.json") == {"new": 1}
-    with pytest.raises(StoreError, match="is a folder; nothing was changed"):
-        write_json(tmp_path, {})
-    assert json.loads(kept.read_text()) == {}
+    os.mkfifo(tmp_path / "pipe")  # stands for a device: /dev/zero is safe from root, too
+    for place in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(StoreError, match="is a folder or device; nothing was changed"):
+            write_json(place, {})
+    assert (tmp_path / "pipe").is_fifo() and json.loads(kept.read_text()) == {}
 
 
 def test_names_of_almost_any_length_can_be_written(tmp_path: Path) -> None:
@@ -333,8 +479,8 @@ def test_a_plan_that_ends_above_the_last_time_is_shown(
         times = [made.t_max, 0.5 * made.t_max, 0.2 * made.t_max]
         plan = make_plan(schedule, times=times, corrections=False)
         plan.save(tmp_path / "plan.json")
-        picture = str(tmp_path / "times.png")
-        code, _ = ended(capsys, "show", str(tmp_path / "plan.json"), "--picture", picture)
+        image = str(tmp_path / "times.png")
+        code, _ = ended(capsys, "show", str(tmp_path / "plan.json"), "--image", image)
         assert code == 0
 
 
@@ -379,6 +525,10 @@ def test_importing_learning_and_sampling_open_no_connection(
 
     monkeypatch.setattr("socket.socket.connect", refuse)
     monkeypatch.setattr("socket.getaddrinfo", refuse)
+    for command in ("solvers", "methods", "schedules", "models"):
+        with pytest.raises(SystemExit) as end:
+            main([command])
+        assert end.value.code == 0
     with pytest.raises(SystemExit) as end:
         main(["learn", "--model", f"{own}:good", *SMALL, "--out", "runs"])
     assert end.value.code == 0

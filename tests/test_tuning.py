@@ -29,7 +29,7 @@ from ld3.errors import PlanError
 from ld3.parameters import GROUPS, FamilyParameters, GridParameters, SolverParameters
 from ld3.plan import rows_of
 from ld3.predictions import Prediction
-from ld3.schedules import schedule_to_json
+from ld3.schedule_json import schedule_to_json
 from ld3.table import TunedSolver
 from ld3.zoo.toy import mixture
 from learning_toys import MODEL, mixture_problem
@@ -99,7 +99,7 @@ def test_any_grid_can_be_the_start(variable: str, method: str) -> None:
         assert (again.times / grid.times - 1).abs().max() < 2e-2
         assert again.times[0] == schedule.t_max
         assert again.times[-1] == schedule.t_min
-    with pytest.raises(PlanError, match="got a grid of 3 steps, wanted 7"):
+    with pytest.raises(PlanError, match="got a grid of 3 steps, expected 7"):
         grids.logits(make_grid(method, schedule, 3))
 
 
@@ -354,7 +354,7 @@ def test_a_start_with_coefficients_needs_them_learned() -> None:
     _, tuned = shaken(made)
     with pytest.raises(PlanError, match="coefficients"):
         replace(made, learned=GROUPS[:2]).start_values(tuned)
-    with pytest.raises(PlanError, match="learned coefficients of dpmpp-3, wanted those of unipc"):
+    with pytest.raises(PlanError, match="learned coefficients of dpmpp-3, expected those of unipc"):
         parameters("unipc", 3).start_values(tuned)
 
 

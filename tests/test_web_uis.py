@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 import ld3
-from ld3.errors import SpecError
+from ld3.errors import PlanError, SpecError
 from ld3.export import Wish, export_plans, paste_lines
 from ld3.export.a1111 import stand_in
 from ld3.export.check import Spy, load_file, with_modules
@@ -25,7 +25,7 @@ from ld3.export.comfyui_standin import KSAMPLER, Model, modules, sample_custom
 from ld3.export.files import ld3_model, ld3_plans, ld3_sampler
 from ld3.export.numbers import level, record
 from ld3.plan import Plan
-from plans import make_plan
+from plans import make_plan, with_guidance
 
 KINDS = {"sd": "eps", "flow": "flow", "edm": "x0"}
 
@@ -373,15 +373,15 @@ def test_one_node_for_all_plans(tmp_path: Path) -> None:
         assert all(required[key][1]["tooltip"] for key in required if key != "model")
         assert node.DESCRIPTION and all(node.OUTPUT_TOOLTIPS)
         assert node.VALIDATE_INPUTS("SD 1.5", "8") is True
-        assert "wanted one of [5, 8]" in node.VALIDATE_INPUTS("SD 1.5", "6")
-        assert "wanted a file in" in node.VALIDATE_INPUTS("gone", "6")
+        assert "expected one of [5, 8]" in node.VALIDATE_INPUTS("SD 1.5", "6")
+        assert "expected a file in" in node.VALIDATE_INPUTS("gone", "6")
         for name, plan in (("SD 1.5", eps[1]), ("flow", flow)):
             spy = Spy.of(plan)
             parts = load_plan(node, plan, name, Model(plan, spy.output))
             assert spy.loss(sample_custom(*parts, spy.noise)) < 1e-4
         with pytest.raises(ValueError, match="fits models that predict the flow velocity"):
             load_plan(node, flow, "flow", Model(eps[0], spy.output))
-        with pytest.raises(ValueError, match="wanted one of"):
+        with pytest.raises(ValueError, match="expected one of"):
             load_plan(node, flow, "flow", Model(flow, spy.output), steps="5")
         assert len(load_plan(node, flow, "flow", Model(flow, spy.output), denoise=0.0)[2]) == 0
 
@@ -424,6 +424,9 @@ def test_lists_of_ksampler(tmp_path: Path) -> None:
     )  # fmt: skip
     with with_modules({**web, "comfy.k_diffusion": k_diffusion}):
         export_plans("comfyui-pack", [plan], tmp_path, Wish(name="my plan"))
+        guided = with_guidance(plan, (0,), [[1.0]] * 6, 2.0)  # which KSampler cannot run
+        made = export_plans("comfyui-pack", [guided], tmp_path, Wish(name="guided"))
+        assert "KSampler has it" not in " ".join(made.notes)
         load_file(tmp_path / "ld3_plans" / "__init__.py", "exported_pack")
         for listed in ("SCHEDULER_NAMES", "KSAMPLER_NAMES", "SAMPLER_NAMES"):
             assert getattr(samplers, listed) == ["ld3_my_plan"]  # once, though loaded twice
@@ -441,6 +444,14 @@ def test_lists_of_ksampler(tmp_path: Path) -> None:
             samplers.SCHEDULER_HANDLERS["ld3_my_plan"].handler(other, 6)
 
 
+def test_the_pack_is_made_in_the_folder_of_comfyui(tmp_path: Path) -> None:
+    """`python -m ld3 export` there finds ComfyUI's own modules."""
+    paths = ModuleType("folder_paths")
+    with with_modules({**v3_stand_in(), "folder_paths": paths}):
+        made = export_plans("comfyui-pack", [make_plan("sd")], tmp_path, Wish(name="x"))
+    assert made.files
+
+
 def v3_stand_in() -> dict[str, ModuleType]:
     """`comfy_api.latest` with the few names of the V3 schema that the pack uses."""
 
@@ -450,7 +461,7 @@ def v3_stand_in() -> dict[str, ModuleType]:
     io = SimpleNamespace(
         ComfyNode=type("ComfyNode", (), {}), Schema=made, NodeOutput=lambda *values: values,
         **{name: SimpleNamespace(Input=made, Output=made)
-           for name in ("Model", "Combo", "Float", "Sampler", "Sigmas")},
+           for name in ("Model", "Combo", "Float", "Sampler", "Sigmas", "Conditioning", "Guider")},
     )  # fmt: skip
     package, latest = ModuleType("comfy_api"), ModuleType("comfy_api.latest")
     latest.__dict__.update(io=io, ComfyExtension=type("ComfyExtension", (), {}))
@@ -464,7 +475,12 @@ def test_the_v3_schema_is_the_v1_node(tmp_path: Path) -> None:
         module = load_file(tmp_path / "ld3_plans" / "__init__.py", "exported_pack")
         assert not hasattr(module, "NODE_CLASS_MAPPINGS")  # ComfyUI would not look further
         extension = asyncio.run(module.comfy_entrypoint())
-        (node,) = asyncio.run(extension.get_node_list())
+        node, guider = asyncio.run(extension.get_node_list())
+        own = guider.define_schema()
+        assert [entry.words[0] for entry in own.inputs] == list(
+            module.GuiderNode.INPUT_TYPES()["required"]
+        )
+        assert tuple(out.display_name for out in own.outputs) == module.GuiderNode.RETURN_TYPES
         schema = node.define_schema()
         v1 = module.PlanNode
         assert [entry.words[0] for entry in schema.inputs] == list(v1.INPUT_TYPES()["required"])
@@ -489,7 +505,7 @@ def test_registry_metadata(tmp_path: Path, target: str) -> None:
     assert project["description"] and project["license"] == {"text": "apache-2.0"}
     assert project["dependencies"] == [] and comfy["PublisherId"] == "some-one"
     assert comfy["DisplayName"].startswith("LD3")
-    with pytest.raises(SpecError, match="wanted letters, digits and hyphens"):
+    with pytest.raises(SpecError, match="expected letters, digits and hyphens"):
         export_plans(target, [make_plan()], tmp_path, Wish(publisher='x"\n[tool'))
     with pytest.raises(SpecError, match="licence: got"):
         export_plans(target, [make_plan()], tmp_path, Wish(licence='x"}\n'))
@@ -549,3 +565,36 @@ def test_dpmpp_2m_of_the_tools_is_the_variant_full(tmp_path: Path) -> None:
     assert losses["full"] < 1e-10 < 1e-4 < losses[None]  # type: ignore[operator]
     other = "\n".join(paste_lines("comfyui", make_plan("flow", "dpmpp", 2, prediction="flow")))
     assert "no sampler of its own is the plan's solver" in other
+
+
+@pytest.mark.parametrize("schedule", KINDS)
+@pytest.mark.parametrize("guided", [(0, 2), (1,)])
+def test_a_guider_for_plans_with_guidance(
+    schedule: str, guided: tuple[int, ...], tmp_path: Path
+) -> None:
+    """The export checks sample and passes; here also begin in the middle, and other guiders."""
+    plain = make_plan(schedule, prediction=KINDS[schedule], steps=4)
+    rows = [[0.9], [0.6], [-0.2, 1.1], [0.1, 0.5]] if 0 in guided else [[], [1.2], [0.8], [0.5]]
+    plan = with_guidance(plain, guided, rows, 3.0)
+    made = export_plans("comfyui-pack", [plan], tmp_path, Wish(name="x"))
+    assert any("LD3 Guider" in note for note in made.notes)
+    with pytest.raises(PlanError, match="use --to comfyui-pack"):
+        export_plans("comfyui", [plan], tmp_path, Wish(name="x"))
+    with with_modules(modules()):
+        module = load_file(tmp_path / "ld3_plans" / "__init__.py", "exported_pack")
+        nodes, spy = module.NODE_CLASS_MAPPINGS, Spy.of(plan.without_guidance())
+        parts = load_plan(nodes["LD3Plan"], plan, "x", Model(plan, spy.output))
+        with pytest.raises(ValueError, match="expected the GUIDER of LD3 Guider"):
+            sample_custom(*parts, spy.noise)
+        mixer, asked = module.Mixer(record(plan), 3.0), []
+
+        def ask(both: bool) -> list[Tensor]:
+            asked.append(both)
+            return [torch.ones(1), torch.zeros(1)][: 1 + both]
+
+        told = mixer.plan["told"]
+        for n in (0, 1, 2, 3, 2, 3):  # one run, then one from the third evaluation on
+            found = mixer.mixed(told[n], ask)
+            assert float(found) == pytest.approx(1 + 2 * sum(rows[n]))
+        first = [n in guided for n in range(4)]
+        assert asked == [*first, True, False]
