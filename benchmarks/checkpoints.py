@@ -1,11 +1,13 @@
-"""Checkpoints: the speed of our DDPM++ and the memory of loading it.
+"""Checkpoints: the speed of our DDPM++, the memory of loading it, FLOPs of all published networks.
 
 Speed: one evaluation of EDM's CIFAR10 network at full size, through `load_checkpoint`, against the
 same network written with plain torch layers. Medians over interleaved rounds in one process; the
 outputs are compared first. Memory: the growth of a process's peak while it loads a file, over the
-size of the file (on Linux).
+size of the file (on Linux). FLOPs: of one evaluation of one image, counted without running it, and
+the time that follows for a GPU of 20 TFLOP/s, which is assumed.
 
     python benchmarks/checkpoints.py
+    python benchmarks/checkpoints.py flops
 """
 
 import math
@@ -14,15 +16,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import ld3
 from ld3.options import PipelineOptions
+from ld3.zoo.checkpoints.edm import EDMConfig, Preconditioned
+from ld3.zoo.checkpoints.latent_parts import LDM, LDM_CLASS, SD, LatentKind, make_coder, make_unet
 from ld3.zoo.checkpoints.load import convert_checkpoint, load_checkpoint
+from ld3.zoo.checkpoints.openai_files import PUBLISHED
+from ld3.zoo.checkpoints.openai_unet import OpenAIUNet
 
 WORDS = {
     "img_resolution": 32, "img_channels": 3, "label_dim": 0, "model_type": "SongUNet",
@@ -173,8 +182,71 @@ def memory(path: Path, small: Path) -> None:
     )
 
 
+SPEED = 20e12  # FLOP/s of a GPU, assumed
+NFE = 6
+EVALUATIONS = {"standard": 17_764, "paper-pixel": 78_004, "50,000 samples": 50_000 * NFE}
+"""At this NFE: of the presets with their teachers, by docs/benchmarks.md, and of sampling."""
+
+EDM_SIZES = {
+    "EDM CIFAR10": WORDS,
+    "EDM FFHQ, AFHQv2": {**WORDS, "img_resolution": 64, "channel_mult": [1, 2, 2, 2]},
+    "EDM ImageNet-64": {"img_resolution": 64, "label_dim": 1000, "model_type": "DhariwalUNet"},
+}
+
+
+def counted(call: Callable[[], object]) -> int:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        call()
+    return counter.get_total_flops()
+
+
+def flops() -> None:
+    """Networks and their inputs are on the meta device: nothing is computed."""
+    import latent_layouts as layouts
+
+    found: dict[str, float] = {}
+    with torch.device("meta"):
+        for name, words in EDM_SIZES.items():
+            config = EDMConfig.read(words)
+            edm, size = Preconditioned(config), config.img_resolution
+            found[name] = counted(partial(edm, torch.empty(1, 3, size, size), torch.ones(1)))
+        for name, config in PUBLISHED.items():
+            x = torch.empty(1, 3, config.size, config.size)
+            found[name] = counted(partial(OpenAIUNet(config.unet), x, torch.ones(1)))
+    unet, coder = layouts.unet, layouts.coder
+    vq, kl = coder(3, 128, codes=8192), coder(4, 128, (1, 2, 4, 4), None)
+    lsun, imagenet = (
+        unet(3, 224, (1, 2, 3, 4), (8, 4, 2)),
+        unet(3, 192, (1, 2, 3, 5), (8, 4, 2), 512),
+    )
+    text = unet(4, 320, (1, 2, 4, 4), (4, 2, 1), 768)
+    found["LDM LSUN"] = latent_flops(LDM, lsun | vq)
+    found["LDM ImageNet, guided"] = latent_flops(LDM_CLASS, imagenet | vq, (1, 512))
+    found["SD 1.x, guided"] = latent_flops(SD, text | kl, (77, 768))
+    print(f"{'network':<24}GFLOP   minutes: " + ", ".join(EVALUATIONS))
+    for name, count in found.items():
+        times = (count * evaluations / SPEED / 60 for evaluations in EVALUATIONS.values())
+        print(f"{name:<24}{count / 1e9:5.0f}   " + "  ".join(f"{time:7.1f}" for time in times))
+
+
+def latent_flops(
+    kind: LatentKind, shapes: dict[str, tuple[int, ...]], tokens: tuple[int, int] | None = None
+) -> float:
+    """Of an evaluation, twice with tokens for guidance, and a share of decoding: one in NFE."""
+    empty = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    unet, coder = (make(empty, kind, torch.float32) for make in (make_unet, make_coder))
+    z = torch.empty(1, unet.config.in_channels, 64, 64, device="meta")
+    words = {"encoder_hidden_states": z.new_empty(1, *tokens)} if tokens else {}
+    way = {} if kind is SD else {"force_not_quantize": True}  # codes need numbers
+    each = counted(partial(unet, z, z.new_ones(1), **words))
+    return each * (2 if tokens else 1) + counted(partial(coder.decode, z, **way)) / NFE
+
+
 def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+    if sys.argv[1:] == ["flops"]:
+        flops()
+        return
     from checkpoint_files import edm_pickle
 
     with tempfile.TemporaryDirectory() as folder:

@@ -1,8 +1,8 @@
 """Observed orders of convergence of every solver on three kinds of grids.
 
 A one-dimensional mixture with two modes (+-0.6, width 0.2), noise from 80 to 0.002, 64 samples in
-float64; the slope of log error against log N by least squares over N = 40, 80, .., 640, and the
-error at N = 5 and 10 on the logSNR grid.
+float64. The table shows the slope of log error against log N, by least squares over N = 40, 80, ..,
+640. It also shows the error at N = 5 and 10 on the logSNR grid.
 
     python benchmarks/orders.py > docs/orders.md
 """

@@ -46,7 +46,7 @@ def slope(errors: list[float], sizes: tuple[int, ...]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the picture")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the image")
     out: Path = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
 
@@ -90,9 +90,9 @@ def main() -> None:
     right.legend(fontsize=8)
     for axis in (left, right):
         axis.grid(alpha=0.3)
-    picture = out / "convergence.png"
-    figure.savefig(picture, dpi=130)
-    print(f"\nPicture: {picture}")
+    image = out / "convergence.png"
+    figure.savefig(image, dpi=130)
+    print(f"\nImage: {image}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The models inside the package as diffusers pipelines: how to bring a network of your own there.
 
 A pipeline needs a network (`ModelMixin`), a decoder, a scheduler. `fashion` was trained as an EDM
-denoiser, D(x; sigma) with noise up to sigma = 80; pipelines want a variance preserving eps network
-that is told one of 1000 steps. With x = alpha x', rho = sigma/alpha both are the same:
+denoiser, D(x; sigma) with noise up to sigma = 80; pipelines take a variance preserving eps network
+whose time is one of 1000 steps. With x = alpha x', rho = sigma/alpha both are the same:
 
     eps(x, n) = (x - alpha D(x / alpha; rho)) / sigma        alpha, sigma at step n
 
@@ -124,7 +124,7 @@ class FashionPipeline(DiTPipeline):
         latents: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Pictures (B,1,28,28) in [-1, 1]; `latents` is noise of unit variance."""
+        """Images (B,1,28,28) in [-1, 1]; `latents` is noise of unit variance."""
         config, scheduler, count = self.transformer.config, self.scheduler, len(class_labels)
         shape = (count, config.in_channels, config.sample_size, config.sample_size)
         label = torch.tensor(class_labels, device=self.device)
@@ -222,7 +222,7 @@ def main() -> None:
         print(f"{rows[-1][0]:<14} root mean square distance to the accurate run {apart:.4f}")
     file = args.out / f"{args.model}-pipeline.png"
     draw_rows(file, rows)
-    print(f"picture {file}")
+    print(f"image {file}")
 
 
 if __name__ == "__main__":

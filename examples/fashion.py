@@ -32,7 +32,7 @@ def draw(model: ld3.Model, solver: str, grid: str, steps: int) -> Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the picture")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the image")
     parser.add_argument("--model", choices=sorted(zoo.SHIPPED), default="fashion")
     parser.add_argument("--solver", choices=sorted(ld3.SOLVERS), default="dpmpp")
     args = parser.parse_args()
@@ -64,9 +64,9 @@ def main() -> None:
         axis.imshow(strip.numpy(), cmap="gray", vmin=-1, vmax=1)
         axis.set_xticks([])
         axis.set_yticks([14], [label])
-    picture = args.out / f"{args.model}.png"
-    figure.savefig(picture, dpi=130)
-    print(f"\nPicture: {picture}")
+    image = args.out / f"{args.model}.png"
+    figure.savefig(image, dpi=130)
+    print(f"\nImage: {image}")
 
 
 if __name__ == "__main__":

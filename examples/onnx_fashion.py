@@ -120,7 +120,7 @@ def _quantised() -> Path:
 
 
 def _calls() -> Iterator[dict[str, np.ndarray]]:
-    """What the network is asked on the way of a few samples."""
+    """Inputs of the network along the trajectories of a few samples."""
     model = zoo.load("fashion")
     seeds = range(5_000_000_000, 5_000_000_000 + CALIBRATION)
     label = model.conditions(seeds)
@@ -142,7 +142,7 @@ def _model(file: Path) -> OnnxModel:
         import onnxruntime
     except ImportError:
         raise ModelError(
-            "model: wanted onnxruntime; pip install onnx onnxscript onnxruntime"
+            "model: expected onnxruntime; pip install onnx onnxscript onnxruntime"
         ) from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

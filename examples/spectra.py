@@ -5,7 +5,7 @@ along the line of sight. A simulated box is small, so its P scatters around the 
 package 21cmpsdenoiser (MIT licence) has a score network of 9 million weights that draws such means,
 given one scattered P. Both enter as logarithms, scaled to about [-1, 1]:
 
-    x in R^(1 x 32 x 16),   VP with beta from 0.1 to 20,   output: the noise in x,   told 999 t
+    x in R^(1 x 32 x 16),   VP with beta from 0.1 to 20,   output: the noise in x,   time 999 t
 
 The package comes without spectra, so each seed makes its own condition. With k the length of the
 wave vector, mu k its part along the line of sight and u = log10(k / 0.3 Mpc^-1), the mean is
@@ -86,7 +86,7 @@ def package() -> Path:
     """Where the package is. It is not imported: that would ask for astropy, scipy and more."""
     found = importlib.util.find_spec("psdenoiser")
     if found is None or not found.submodule_search_locations:
-        raise ModelError(f"spectra: got no package 21cmpsdenoiser, wanted 1.0.2: {INSTALL}")
+        raise ModelError(f"spectra: got no package 21cmpsdenoiser, expected 1.0.2: {INSTALL}")
     return Path(found.submodule_search_locations[0])
 
 
@@ -154,7 +154,7 @@ def main() -> None:
     import matplotlib.pyplot as plt  # here, so that `ld3 learn` does without
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the picture")
+    parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the image")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
 
@@ -176,9 +176,9 @@ def main() -> None:
             axis.imshow(one.T, origin="lower", vmin=scale.min(), vmax=scale.max())
             axis.set_xticks([])
             axis.set_yticks([])
-    picture = args.out / "spectra.png"
-    figure.savefig(picture, dpi=130)
-    print(f"\nPicture: {picture}")
+    image = args.out / "spectra.png"
+    figure.savefig(image, dpi=130)
+    print(f"\nImage: {image}")
 
 
 if __name__ == "__main__":

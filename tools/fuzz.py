@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.fuzzing import KINDS, LIMIT, peak_memory, run_case  # noqa: E402
+from tests.fuzzing import KINDS, LIMIT, WAIT, peak_memory, run_case  # noqa: E402
 
 ENDS = ("answered", "refused", "crashed", "noisy", "hung")
 
@@ -36,8 +36,8 @@ def main() -> int:
             if case % 1000 == 999:
                 print(f"{case + 1} cases", flush=True)
     lines = [
-        f"`make fuzz`: {given.cases} cases, at most {LIMIT} s each; peak memory of the process "
-        f"{peak_memory() / 2**20:.0f} MB.",
+        f"`make fuzz`: {given.cases} cases, at most {LIMIT} s of processor time and {WAIT} s by "
+        f"the clock each; peak memory of the process {peak_memory() / 2**20:.0f} MB.",
         "",
         f"| input | {' | '.join(ENDS)} |",
         f"|---|{'---|' * len(ENDS)}",

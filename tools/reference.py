@@ -44,7 +44,7 @@ def _command(name: str, command: click.Command, before: str = "ld3") -> str:
         _text(command.help or ""),
         "",
     ]
-    options = [p for p in command.params if isinstance(p, click.Option)]
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
     if options:
         lines += ["| option | what it does | default |", "|---|---|---|", *map(_row, options), ""]
     return "\n".join(lines)

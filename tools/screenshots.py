@@ -1,4 +1,4 @@
-"""Pictures of the page of a comparison, taken in a real Chromium.
+"""Images of the page of a comparison, taken in a real Chromium.
 
     ld3 compare --methods ... --out compare
     python tools/screenshots.py compare/report.html
@@ -22,7 +22,7 @@ IMAGES = ROOT / "docs" / "images"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("report", type=Path)
-    parser.add_argument("--whole", type=Path, help="folder for pictures of the whole page")
+    parser.add_argument("--whole", type=Path, help="folder for images of the whole page")
     args = parser.parse_args()
     if missing():
         sys.exit(f"screenshots: {missing()}")

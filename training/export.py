@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from ld3.metrics import Moments, frechet_distance
-from ld3.zoo import magnitude, networks
+from ld3.zoo import networks
 from ld3.zoo.points import PointConfig, PointNetwork
 
 NAMES = [
@@ -50,8 +50,8 @@ def point_network(**sizes: Any) -> PointNetwork:
 
 def build(about: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The network of a manifest entry with the weights given, as float32."""
-    kinds = {"MagnitudeUNet": magnitude.MagnitudeUNet, "PointNetwork": point_network}
-    kind = kinds.get(about["class"]) or getattr(networks, about["class"])
+    points = about["class"] == "PointNetwork"
+    kind = point_network if points else getattr(networks, about["class"])
     net: nn.Module = kind(**about["arguments"])
     net.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
     return net.eval()
@@ -73,7 +73,7 @@ def probe(net: nn.Module, about: dict[str, Any]) -> Tensor:
 
 @torch.no_grad()
 def judge_statistics(judge: networks.Judge, data: Path, path: Path) -> dict[str, Any]:
-    """Mean and covariance of the judge's features, of the test and of the training pictures."""
+    """Mean and covariance of the classifier's features, of the test and of the training images."""
     stats: dict[str, Tensor] = {}
     for part, key in (("t10k", "test"), ("train", "train")):
         images, _ = load(data, part)

@@ -3,8 +3,8 @@
     python training/finish.py fashion
 
 Averages of several relative widths are made from the snapshots (``averages.py``), each is graded by
-the Fréchet distance of its samples to the *training* pictures, the same seeds for all, so that the
-test pictures have no part in the choice. The best is written, and graded once on the test pictures.
+the Fréchet distance of its samples to the *training* images, the same seeds for all, so that the
+test images have no part in the choice. The best is written, and graded once on the test images.
 """
 
 from __future__ import annotations

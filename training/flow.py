@@ -13,59 +13,56 @@ from typing import Any
 
 import torch
 from data import DATA, load
-from learner import Learner, averaged, hide, spread
+from learner import Learner, Raw, averaged, hide, shipped, shortened, spread
 from long import Every, Pace, arguments, pace_of, train
 from quality import grade, losses
 from torch import Tensor, nn
 
 from ld3.schedules import Flow
-from ld3.zoo.magnitude import MagnitudeUNet, constrain
+from ld3.zoo.networks import UNet
 from ld3.zoo.shipped import ClassModel
 
 SIZES: dict[str, Any] = {
     "channels": 1,
     "patch": 2,
-    "widths": [64, 144],
-    "blocks": [2, 2],
+    "widths": [56, 104],
+    "blocks": 2,
     "middle": 1,
-    "heads": 4,
     "classes": 10,
     "embedding": 160,
     "f_max": 2.0,
 }
 ABOUT: dict[str, Any] = {
-    "class": "MagnitudeUNet",
+    "class": "UNet",
     "arguments": SIZES,
     "prediction": "flow velocity, v = noise - data, x_t = (1 - t) data + t noise, c_noise = t",
     "shape": [1, 28, 28],
 }
-PACE = Pace(lr=0.015, seed=4)
+PACE = Pace(lr=1e-3, flat=3000, seed=4)
 
 
-def build() -> MagnitudeUNet:
-    return MagnitudeUNet(**SIZES)
+def build() -> UNet:
+    return UNet(**SIZES)
 
 
-def errors(
-    net: nn.Module, x0: Tensor, y: Tensor, g: torch.Generator, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def errors(raw: Raw, x0: Tensor, y: Tensor, g: torch.Generator) -> tuple[Tensor, Tensor]:
     """e(t) and t, (B,) both."""
     b = len(x0)
     t = torch.cat([torch.special.ndtri(spread(b // 2, g)).sigmoid(), spread(b - b // 2, g)])
     noise = torch.randn(x0.shape, generator=g)  # (B,1,28,28)
     s = t[:, None, None, None]
-    v: Tensor = net(((1 - s) * x0 + s * noise).to(dtype), t, hide(y, g)).float()
+    v = raw((1 - s) * x0 + s * noise, t, hide(y, g))
     return (v - (noise - x0)).square().mean((1, 2, 3)), t
 
 
 def loss(learner: nn.Module, x0: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
     assert isinstance(learner, Learner)
-    return learner.weigh(*errors(learner.net, x0, y, g, torch.bfloat16))
+    return learner.weigh(*errors(shortened(learner.net), x0, y, g))
 
 
 def error(net: nn.Module, x0: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
     """The mean of e(t), without weights."""
-    return errors(net, x0, y, g, torch.float32)[0].mean()
+    return errors(net, x0, y, g)[0].mean()
 
 
 def as_model(net: nn.Module) -> ClassModel:
@@ -87,9 +84,9 @@ def main() -> None:
         told = losses(lambda x, y, g: error(net, x, y, g), parts)
         return {**grade(as_model(net), 1000), **told}
 
+    net = shipped(build(), "fashion-flow") if args.go_on else build()
     every = Every(check=60 * args.check_minutes)
-    pace = pace_of(args, PACE)
-    train(Learner(build()), loss, images, labels, pace, args.run, check, constrain, every)
+    train(Learner(net), loss, images, labels, pace_of(args, PACE), args.run, check, every)
 
 
 if __name__ == "__main__":

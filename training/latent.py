@@ -15,42 +15,40 @@ from typing import Any
 
 import torch
 from data import DATA, load
-from learner import Learner, averaged, hide, spread
+from learner import Learner, Raw, averaged, hide, shipped, shortened, spread
 from long import Every, Pace, arguments, pace_of, train
 from quality import grade, losses
 from torch import Tensor, nn
 
 from ld3.schedules import Discrete
-from ld3.zoo.magnitude import MagnitudeUNet, constrain
-from ld3.zoo.networks import Autoencoder
+from ld3.zoo.networks import Autoencoder, UNet
 from ld3.zoo.shipped import ClassModel
 
 SCHEDULE = {"steps": 1000, "beta_start": 0.0015, "beta_end": 0.0195}
-CODER: dict[str, Any] = {"channels": 1, "latent": 4, "widths": [48, 96]}
+CODER: dict[str, Any] = {"channels": 1, "latent": 4, "widths": [32, 64]}
 SIZES: dict[str, Any] = {
     "channels": 4,
     "patch": 1,
-    "widths": [128],
-    "blocks": [4],
+    "widths": [88],
+    "blocks": 3,
     "middle": 1,
-    "heads": 4,
     "classes": 10,
-    "embedding": 160,
+    "embedding": 128,
     "f_max": 2.0,
 }
 ABOUT: dict[str, Any] = {
-    "class": "MagnitudeUNet",
+    "class": "UNet",
     "arguments": SIZES,
     "prediction": "v = alpha noise - sigma data, c_noise = log(sigma / alpha) / 4",
     "schedule": {**SCHEDULE, "kind": "beta = linspace(sqrt(start), sqrt(end), steps)^2"},
     "autoencoder": "autoencoder",
     "shape": [4, 7, 7],
 }
-PACE = Pace(lr=0.015, seed=6)
+PACE = Pace(lr=1e-3, flat=3000, seed=6)
 
 
-def build() -> MagnitudeUNet:
-    return MagnitudeUNet(**SIZES)
+def build() -> UNet:
+    return UNet(**SIZES)
 
 
 def trained_coder(folder: Path) -> Autoencoder:
@@ -76,27 +74,25 @@ def draw(count: int, g: torch.Generator, level: Tensor) -> Tensor:
     return torch.cat([even, torch.searchsorted(level, wanted).clamp_max(len(level) - 1)])
 
 
-def errors(
-    net: nn.Module, z: Tensor, y: Tensor, g: torch.Generator, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
+def errors(raw: Raw, z: Tensor, y: Tensor, g: torch.Generator) -> tuple[Tensor, Tensor]:
     """e(n) and u = log(sigma_n / alpha_n) / 4, (B,) both."""
     alphas, sigmas = schedule()
     n = draw(len(z), g, (sigmas / alphas).log())
     u = ((sigmas[n] / alphas[n]).log() / 4).float()
     a, s = (c[n].float()[:, None, None, None] for c in (alphas, sigmas))
     e = torch.randn(z.shape, generator=g)
-    v: Tensor = net((a * z + s * e).to(dtype), u, hide(y, g)).float()
+    v = raw(a * z + s * e, u, hide(y, g))
     return (v - (a * e - s * z)).square().mean((1, 2, 3)), u
 
 
 def loss(learner: nn.Module, z: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
     assert isinstance(learner, Learner)
-    return learner.weigh(*errors(learner.net, z, y, g, torch.bfloat16))
+    return learner.weigh(*errors(shortened(learner.net), z, y, g))
 
 
 def error(net: nn.Module, z: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
     """The mean of e(n), without weights."""
-    return errors(net, z, y, g, torch.float32)[0].mean()
+    return errors(net, z, y, g)[0].mean()
 
 
 def as_model(net: nn.Module, coder: Autoencoder) -> ClassModel:
@@ -134,9 +130,9 @@ def main() -> None:
         told = losses(lambda z, y, g: error(net, z, y, g), parts)
         return {**grade(as_model(net, coder), 1000), **told}
 
+    net = shipped(build(), "fashion-latent") if args.go_on else build()
     every = Every(check=60 * args.check_minutes)
-    pace = pace_of(args, PACE)
-    train(Learner(build()), loss, latents, labels, pace, args.run, check, constrain, every)
+    train(Learner(net), loss, latents, labels, pace_of(args, PACE), args.run, check, every)
 
 
 if __name__ == "__main__":

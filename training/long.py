@@ -9,7 +9,7 @@ no end in sight: its rate falls like 1 / sqrt(i), and averages of any length can
 (``averages.py``).
 
 The random numbers of an iteration depend on the seed and its index alone. The checkpoint is
-written every ten minutes and when the process is asked to stop (SIGTERM); the same command goes on
+written every ten minutes and on SIGTERM; the same command goes on
 from it.
 """
 
@@ -76,6 +76,7 @@ def arguments(description: str, name: str, pace: Pace) -> argparse.ArgumentParse
     parser.add_argument("--decay-from", type=int, help="iteration from which the rate falls to 0")
     parser.add_argument("--until", type=int, help="last iteration")
     parser.add_argument("--seed", type=int, default=pace.seed)
+    parser.add_argument("--go-on", action="store_true", help="start from the package's weights")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--check-minutes", type=float, default=45)
     return parser
@@ -107,7 +108,7 @@ def note(path: Path, line: dict[str, Any]) -> None:
 
 
 class Stop:
-    """Becomes true when the process is asked to end."""
+    """Becomes true on SIGTERM or SIGINT."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -126,14 +127,12 @@ def train(
     pace: Pace,
     run: Path,
     check: Check | None = None,
-    after_step: Callable[[nn.Module], None] = lambda net: None,
     every: Every | None = None,
 ) -> bool:
-    """Train until ``pace.until`` (then true) or until asked to stop; all results are in ``run``."""
+    """Train until ``pace.until`` (then true) or until a signal; all results are in ``run``."""
     run.mkdir(parents=True, exist_ok=True)
     stop, every = Stop(), every or Every()
     net.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    after_step(net)
     weights = list(net.parameters())
     adam = torch.optim.Adam(weights, lr=pace.lr, betas=pace.betas, eps=1e-8, fused=True)
     averages = Averages(net)
@@ -161,7 +160,6 @@ def train(
         norm = nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None])
         if torch.isfinite(norm):
             adam.step()
-            after_step(net)
         adam.zero_grad(set_to_none=True)
         i += 1
         averages.update(i)

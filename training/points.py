@@ -1,6 +1,6 @@
 """Train ``fashion-points``: clouds of points on the reliefs of the shoes in Fashion-MNIST.
 
-A relief is the surface (x, y, height) above the shoe in a picture: x and y within [-1, 1], the
+A relief is the surface (x, y, height) above the shoe in an image: x and y within [-1, 1], the
 height 0.7 times the brightness, blurred a little. Points are drawn evenly over the pixels brighter
 than an eighth, anew in every iteration; a cloud is then shifted and scaled to mean 0 and variance 1
 over all its numbers. With q(z | cloud) = N(m, v) from an encoder and the flow F of the prior,
@@ -47,14 +47,14 @@ ABOUT: dict[str, Any] = {
 
 
 def shoes(folder: Path, part: str) -> tuple[Tensor, Tensor]:
-    """Pictures and labels of the shoes alone."""
+    """Images and labels of the shoes alone."""
     images, labels = load(folder, part)
     kept = torch.isin(labels, torch.tensor(SHOES))
     return images[kept], labels[kept]
 
 
 def clouds(images: Tensor, points: int, g: torch.Generator) -> Tensor:
-    """Points on the reliefs of pictures (N,1,28,28) from -1 to 1: (N, points, 3), mean 0, var 1."""
+    """Points on the reliefs of images (N,1,28,28) from -1 to 1: (N, points, 3), mean 0, var 1."""
     light = (images.contiguous() + 1) / 2
     size = light.shape[-1]
     kernel = torch.tensor([1.0, 2.0, 1.0]) / 4

@@ -1,10 +1,10 @@
 """How good a network is, measured while it trains.
 
 * ``frechet``: distance of ``count`` samples (UniPC-3, 20 evaluations on the logSNR grid, guidance
-  1, classes in equal parts) to the test pictures, by the judge's features. Biased upwards by the
+  1, classes in equal parts) to the test images, by the features of ``judge``. Biased upwards by the
   small number of samples: compare at equal numbers only.
-* ``recognised``: share of these samples that the judge takes for the class asked for.
-* ``loss_test``, ``loss_train``: the loss on the same 1,000 pictures, noise levels and noises each
+* ``recognised``: share of these samples that ``judge`` recognises as their class.
+* ``loss_test``, ``loss_train``: the loss on the same 1,000 images, noise levels and noise each
   time, of the test and of the training set. When they part, the network learns by heart.
 """
 
@@ -42,7 +42,7 @@ def samples(model: ld3.Model, count: int, steps: int = 20, first: int = FIRST) -
 def grade(
     model: ld3.Model, count: int, steps: int = 20, first: int = FIRST, part: str = "test"
 ) -> dict[str, Any]:
-    """Fréchet distance to the test (or ``train``) pictures, and share recognised."""
+    """Fréchet distance to the test (or ``train``) images, and share recognised."""
     judge, features, right, seen = zoo.judge(), [], 0, 0
     for batch in samples(model, count, steps, first):
         f = judge.features(batch)  # (B,D)
@@ -59,7 +59,7 @@ def losses(
     parts: dict[str, tuple[Tensor, Tensor]],
     count: int = 1000,
 ) -> dict[str, float]:
-    """The loss on the first ``count`` pictures of each part, with the same random numbers."""
+    """The loss on the first ``count`` images of each part, with the same random numbers."""
     told = {}
     for name, (images, labels) in parts.items():
         g = torch.Generator().manual_seed(0)
@@ -73,7 +73,7 @@ def losses(
 def colour_grade(
     model: ld3.Model, path: Path, images: Tensor, classes: list[int], count: int = 500
 ) -> dict[str, Any]:
-    """As ``grade``, for colour pictures: by the classifier of ``path``, against ``images``.
+    """As ``grade``, for colour images: by the classifier of ``path``, against ``images``.
 
     Sample s is of the class ``classes[s mod len(classes)]``. Nothing where there is no classifier.
     """
@@ -93,7 +93,7 @@ def colour_grade(
 
 @torch.inference_mode()
 def sheet(model: ld3.Model, count: int, path: Path, columns: int = 16) -> None:
-    """A picture of ``count`` samples."""
+    """A image of ``count`` samples."""
     x = torch.cat(list(samples(model, count)))  # (N,C,H,W)
     n, c, h, w = x.shape
     table = x.reshape(n // columns, columns, c, h, w).permute(0, 3, 1, 4, 2)

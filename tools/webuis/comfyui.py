@@ -23,9 +23,11 @@ from comfyui_prompts import (
     STEPS,
     STOCK,
     advanced,
+    guided,
     ksampler,
     stock,
     tiny,
+    with_cfg_guider,
     workflows,
 )
 from rows import Row, apart, commit
@@ -33,7 +35,8 @@ from safetensors.torch import load_file, save_file
 
 from ld3.export import Wish, export_plans
 from ld3.export.comfyui_workflows import single
-from plans import make_plan
+from ld3.plan import Plan
+from plans import make_plan, with_guidance
 
 HERE = Path(__file__).parent
 TEST_NODES = """
@@ -58,8 +61,23 @@ class Half:
         mask[:, :, 32:] = 1
         return torch.zeros(1, 64, 64, 3), mask
 
-NODE_CLASS_MAPPINGS = {"LD3TestCondition": Condition, "LD3TestHalf": Half}
+class Count:
+    RETURN_TYPES, FUNCTION, CATEGORY = ("MODEL",), "make", "test"
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"model": ("MODEL",)}}
+    def make(self, model):
+        def counted(apply, given):
+            print("LD3 test passes " + len(given["cond_or_uncond"]) * "|", flush=True)
+            return apply(given["input"], given["timestep"], **given["c"])
+        model = model.clone()
+        model.set_model_unet_function_wrapper(counted)
+        return (model,)
+
+NODE_CLASS_MAPPINGS = {"LD3TestCondition": Condition, "LD3TestHalf": Half, "LD3TestCount": Count}
 """
+GUIDED = (0, 2, 3)  # evaluations with both passes
+ROWS = [[0.9], [0.6], [-0.2, 1.1], [0.1, 0.2, 0.8], [0.0, 0.1, 0.7], [0.0, 0.0, 0.5]]
 
 
 def test_comfyui(checkout: Path, python: str) -> list[Row]:
@@ -83,6 +101,8 @@ def _rows(checkout: Path, python: str, base: Path) -> Iterator[Row]:
         plans[name] = make_plan(
             "sd", method, order, variant=variant or None, steps=STEPS, corrections=False
         )
+    for family in SHAPES:
+        plans[f"{family} guided"] = with_guidance(plans[family], GUIDED, ROWS, CFG)
     for name, plan in plans.items():
         export_plans("comfyui-pack", [plan], base / "custom_nodes", Wish(name=name))
         plan.save(base / f"{name}.json")
@@ -115,6 +135,7 @@ def _rows(checkout: Path, python: str, base: Path) -> Iterator[Row]:
                 label = "ours, unsplit" if name.startswith("split") else "ours"
                 limit = None if "restart" in name else 1e-4
                 yield Row(version, f"{family}: {name}", label, apart(sample, want), limit)
+            yield from _guided(version, address, base, plans, family, wanted)
         sample = draw(address, base, ksampler("sd", "ld3_sd", "ld3_sd", STEPS))
         yield Row(version, "KSampler", "ours", apart(sample, wanted["sd plain"]))
         sample = draw(address, base, tiny(single("one", STEPS).prompt(), "sd"))
@@ -138,10 +159,44 @@ def _rows(checkout: Path, python: str, base: Path) -> Iterator[Row]:
         wrong = json.loads(json.dumps(wrong).replace(f'"steps": "{STEPS}"', '"steps": "7"'))
         said = json.dumps(ask(address, wrong))
         yield Row(
-            version, "steps that the plan does not have", "refused", "wanted one of [6]" in said
+            version, "steps that the plan does not have", "refused", "expected one of [6]" in said
         )
         log = (base / "log.txt").read_text()
         yield Row(version, "pyproject.toml", "its parser", "Unable to parse pyproject" not in log)
+
+
+def _guided(
+    version: str,
+    address: str,
+    base: Path,
+    plans: dict[str, Plan],
+    family: str,
+    wanted: dict[str, torch.Tensor],
+) -> Iterator[Row]:
+    """A plan with guidance: the sample, the passes, and guiders that are refused."""
+    name = f"{family} guided"
+    for label, denoise, passes in (
+        ("text_to_image", 1.0, plans[name].passes),
+        ("image_to_image", 4 / STEPS, STEPS - FIRST + sum(n >= FIRST for n in GUIDED)),
+    ):
+        before = _passes(base)
+        sample = draw(address, base, guided(family, name, denoise))
+        yield Row(version, f"{family}: LD3 Guider, {label}", "ours",
+                  apart(sample, wanted[f"{name} {label}"]))  # fmt: skip
+        yield Row(version, f"{family}: LD3 Guider, {label}", f"{passes} passes",
+                  _passes(base) - before == passes)  # fmt: skip
+    said = json.dumps(ask(address, with_cfg_guider(guided(family, name))))
+    yield Row(version, f"{family}: CFGGuider for a plan with guidance", "refused",
+              "expected the GUIDER of LD3 Guider" in said)  # fmt: skip
+    said = json.dumps(ask(address, guided(family, family)))
+    yield Row(version, f"{family}: LD3 Guider for a plan without guidance", "refused",
+              "expected CFGGuider for it" in said)  # fmt: skip
+
+
+def _passes(base: Path) -> int:
+    """Passes of the network that the log has so far."""
+    lines = (base / "log.txt").read_text().splitlines()
+    return sum(line.count("|") for line in lines if line.startswith("LD3 test passes"))
 
 
 def _version(checkout: Path) -> str:
@@ -166,6 +221,9 @@ def _ours(checkout: Path, python: str, base: Path) -> dict[str, torch.Tensor]:
         }  # fmt: skip
         cases[f"{family} text_to_image"] = case
         cases[f"{family} image_to_image"] = case | {"first": FIRST}
+        for name in ("text_to_image", "image_to_image"):
+            plan = str(base / f"{family} guided.json")
+            cases[f"{family} guided {name}"] = cases[f"{family} {name}"] | {"plan": plan}
         cases[f"{family} split"] = case | {"switch": SPLIT, "models": MODELS[family]}
     for name in ("sd", *STOCK):
         cases[f"{name} plain"] = cases["sd text_to_image"] | {"plan": str(base / f"{name}.json")}

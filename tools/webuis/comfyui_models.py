@@ -65,19 +65,25 @@ def condition(seed, family):
     return torch.randn(1, *TOKENS[family], generator=generator)
 
 
-def network_of(model, family, guidance):
-    """(x, time) -> output with classifier-free guidance, as a plan's table asks for it."""
-    base = model.model
-    texts = [condition(seed, family) for seed in (1, 2)]
+def pass_of(model, family, seed):
+    """(x, time) -> output under one text, as a plan's table asks for it."""
+    base, text = model.model, condition(seed, family)
 
     def network(x, t):
         told = 1000 * t - 1 if family == "sd" else 1000 * t
         told = told.float().reshape(1)
-        positive, negative = (
-            base.diffusion_model(x, told, context=text, transformer_options={}).float()
-            for text in texts
-        )
-        return negative + guidance * (positive - negative)
+        return base.diffusion_model(x, told, context=text, transformer_options={}).float()
+
+    return network
+
+
+def network_of(model, family, guidance):
+    """(x, time) -> output with classifier-free guidance."""
+    positive, negative = (pass_of(model, family, seed) for seed in (1, 2))
+
+    def network(x, t):
+        without = negative(x, t)
+        return without + guidance * (positive(x, t) - without)
 
     return network
 
@@ -103,7 +109,16 @@ def ours(case, folder):
         late = case["switch"] is not None and first + asked > case["switch"]
         return networks[-1 if late else 0](x, t)
 
-    if first == 0:
+    if first == 0 and plan.guidance is not None:
+        positive, negative = (pass_of(models[0], case["family"], seed) for seed in (1, 2))
+
+        def both(x, t):
+            answer = positive(x, t)
+            return torch.stack([answer, (plan.model.guidance - 1) * (answer - negative(x, t))])
+
+        passes = [both if n in plan.guidance.guided else positive for n in range(plan.nfe)]
+        state = plan.table().run(passes, noise * schedule.prior_std)
+    elif first == 0:
         state = plan.table().run(network, noise * schedule.prior_std)
     else:  # from an image: the end of the x0 form
         latent = base.process_latent_in(load_file(case["latent"])["latent_tensor"])
@@ -111,13 +126,43 @@ def ours(case, folder):
             f(plan.grid.times[first]).exp().item() for f in (schedule.log_alpha, schedule.log_sigma)
         )
 
-        def denoise(x, t):
-            pair = (schedule.log_alpha(t).exp().float(), schedule.log_sigma(t).exp().float())
-            return to_x0(plan.model.prediction, network(x, t), x, *pair)
-
-        table = plan.table_for(schedule, "x0").tail(first)
-        state = table.run(denoise, alpha * latent + sigma * noise)
+        start = alpha * latent + sigma * noise
+        if plan.guidance is not None:
+            answers = mixed(plan, first, *(pass_of(models[0], case["family"], n) for n in (1, 2)))
+        else:
+            answers = denoiser(plan, network)
+        state = plan.without_guidance().table_for(schedule, "x0").tail(first).run(answers, start)
     return base.process_latent_out(state)
+
+
+def denoiser(plan, network):
+    """(x, time) -> x0."""
+    schedule = plan.noise_schedule
+
+    def denoise(x, t):
+        pair = (schedule.log_alpha(t).exp().float(), schedule.log_sigma(t).exp().float())
+        return to_x0(plan.model.prediction, network(x, t), x, *pair)
+
+    return denoise
+
+
+def mixed(plan, first, positive, negative):
+    """m_j = c_j + sum_i A[j, i] e_i for each evaluation j from `first` on, with the direction there
+    for those before it."""
+    with_text, without = denoiser(plan, positive), denoiser(plan, negative)
+    directions = {}
+
+    def evaluation(n):
+        def denoise(x, t):
+            answer = with_text(x, t)
+            directions[n] = (plan.model.guidance - 1) * (answer - without(x, t))
+            for i, weight in zip(plan.guidance.guided, plan.guidance.rows[n], strict=False):
+                answer = answer + weight * directions[max(i, first)]
+            return answer
+
+        return denoise
+
+    return [evaluation(n) for n in range(first, plan.nfe)]
 
 
 def main():

@@ -106,3 +106,31 @@ def stock(family: str, plan: str, sampler: str) -> dict[str, Any]:
         if node["class_type"] == "SamplerCustom":
             node["inputs"]["sampler"] = ["100", 0]
     return prompt | {"100": _node("KSamplerSelect", sampler_name=sampler)}
+
+
+def guided(family: str, plan: str, denoise: float = 1.0) -> dict[str, Any]:
+    """A plan with guidance: LD3 Guider in SamplerCustomAdvanced, and passes counted in the log."""
+    name = "text_to_image" if denoise == 1 else "image_to_image"
+    prompt = workflows(family)[name]
+    (number,) = (key for key, node in prompt.items() if node["class_type"] == "SamplerCustom")
+    (made,) = (key for key, node in prompt.items() if node["class_type"] == "LD3Plan")
+    inputs, own = prompt[number]["inputs"], prompt[made]["inputs"]
+    own |= {"plan": plan, "denoise": denoise}
+    texts = {key: inputs[key] for key in ("positive", "negative")}
+    chosen = {"plan": plan, "steps": own["steps"], "cfg": 0.0}
+    prompt[number] = _node(
+        "SamplerCustomAdvanced", noise=["101", 0], guider=["103", 0], sampler=inputs["sampler"],
+        sigmas=inputs["sigmas"], latent_image=inputs["latent_image"],
+    )  # fmt: skip
+    return prompt | {
+        "101": _node("RandomNoise", noise_seed=0),
+        "102": _node("LD3TestCount", model=[made, 0]),
+        "103": _node("LD3Guider", model=["102", 0], **texts, **chosen),
+    }
+
+
+def with_cfg_guider(prompt: dict[str, Any]) -> dict[str, Any]:
+    """The same graph with ComfyUI's own guider."""
+    inputs = prompt["103"]["inputs"]
+    kept = {key: inputs[key] for key in ("model", "positive", "negative")}
+    return prompt | {"103": _node("CFGGuider", cfg=CFG, **kept)}

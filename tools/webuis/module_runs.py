@@ -30,7 +30,7 @@ SHAPE = (16, 24, 1, 1)  # samples, dimensions of the test problem
 
 
 def network(spy, schedule):
-    """The network of the test problem, told trained steps."""
+    """The network of the test problem; its times are trained steps."""
 
     def output(x, told, cond=None):
         flat = x.flatten(1)
