@@ -1,12 +1,12 @@
 # make demo · make test: all a new user needs. Both set themselves up in .venv and are quick the
 # second time. Others: lint, types, docs, bench, matrix (diffusers versions), mutants (an hour),
-# fuzz (minutes), results (hours), clean.
+# fuzz (minutes), tutorials (minutes), results (hours), clean.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint types docs bench matrix mutants fuzz results wheel clean
+.PHONY: demo test lint types docs bench matrix mutants fuzz results wheel tutorials clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/fashion.py --out demo
@@ -32,7 +32,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/checkpoints.py
 
 matrix: $(VENV)/.dev
-	$(BIN)/python tools/diffusers_matrix.py
+	$(BIN)/python tools/diffusers_matrix.py --page docs/tools/diffusers-versions.md
 
 # other samples: make mutants MUTANTS='--seed 1 --only learner'
 MUTANTS = --page docs/results/mutants.md
@@ -64,7 +64,14 @@ wheel: $(VENV)/.dev
 	cd build/used && ../clean/bin/ld3 init my_model.py && \
 		../clean/bin/ld3 learn --model my_model:make --nfe 3 --preset fast && \
 		../clean/bin/ld3 sample --plan runs/my_model-*/plan.json --model my_model:make --seeds 0-3 && \
-		../clean/bin/ld3 learn --nfe 3 --preset fast --pairs 4 --held-out 4 --recipe epochs=1
+		../clean/bin/ld3 learn --nfe 3 --preset fast --pairs 4 --held-out 4 --samples 20 --recipe epochs=1
+
+# every tutorial done literally from the built wheel, in a new environment
+# one of them: make tutorials TUTORIALS='--only own-network'
+TUTORIALS = --page docs/results/tutorials.md
+
+tutorials: $(VENV)/.dev
+	$(BIN)/python tools/tutorials.py $(TUTORIALS)
 
 clean:
 	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache
