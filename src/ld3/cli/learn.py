@@ -41,7 +41,7 @@ from ld3.errors import MissingPackage
            help="Scale of classifier-free guidance. 1,2: a plan for each. 1-4: one plan for all."),
     option("--seed", type=int, shown="0",
            help="Random seed of a run: its training noise and the order of batches."),
-    option("--samples", type=int, shown="200",
+    option("--samples", type=int, shown="150",
            help="Samples for the Fréchet distance of models in `ld3 models`, and with --data; "
            "0: none."),
     shared.old_samples,

@@ -135,7 +135,7 @@ class RunSpec(Settings):
     refine: bool = False
     gradient_free: bool = False
     seed: Annotated[int, Field(ge=0, le=MAX_RUN)] = 0
-    judged: Annotated[int, Field(ge=0, le=100_000, alias="samples")] = 200
+    judged: Annotated[int, Field(ge=0, le=100_000, alias="samples")] = 150
     features: Path | None = None
     resize: Resize | None = None
     data: Path | None = None
