@@ -5,6 +5,10 @@
 Averages of several relative widths are made from the snapshots (``averages.py``), each is graded by
 the Fréchet distance of its samples to the *training* images, the same seeds for all, so that the
 test images have no part in the choice. The best is written, and graded once on the test images.
+
+    python training/finish.py fashion --keep
+
+also writes it to ``unfinished``, as float16: ``--go-on`` starts from there, on any machine.
 """
 
 from __future__ import annotations
@@ -17,9 +21,10 @@ from typing import Any
 
 import torch
 from averages import combine
-from learner import averaged
+from learner import UNFINISHED, averaged
 from long import save
 from quality import grade
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 SCRIPTS = {"fashion": "fashion", "fashion-flow": "flow", "fashion-latent": "latent"}
@@ -50,6 +55,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2000, help="for the choice")
     parser.add_argument("--final-samples", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--keep", action="store_true", help="for --go-on on another machine")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     run = args.runs / args.name
@@ -77,6 +83,10 @@ def main() -> None:
     about = {**script.ABOUT, "training": training, "test": facts}
     weights = {k: v.contiguous() for k, v in net.state_dict().items()}
     save(run / "final.pt", {"weights": weights, "about": json.dumps(about)})
+    if args.keep:
+        UNFINISHED.mkdir(exist_ok=True)
+        short = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
+        save_file(short, UNFINISHED / f"{args.name}.safetensors", {"about": json.dumps(about)})
 
 
 if __name__ == "__main__":

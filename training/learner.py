@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from ld3.zoo.networks import frequencies, waves
 from ld3.zoo.shipped import WEIGHTS
 
+UNFINISHED = Path(__file__).parent / "unfinished"
 Raw = Callable[[Tensor, Tensor, Tensor], Tensor]  # F(x, u, label)
 
 
@@ -66,8 +68,10 @@ def shortened(net: nn.Module) -> Raw:
 
 
 def shipped(net: nn.Module, name: str) -> nn.Module:
-    """``net`` with the weights of that name in the package, to go on from."""
-    weights = load_file(WEIGHTS / f"{name}.safetensors")
+    """``net`` with the weights to go on from: of an unfinished run, if ``UNFINISHED`` has that
+    name, else of the package."""
+    file = f"{name}.safetensors"
+    weights = load_file(next(f / file for f in (UNFINISHED, WEIGHTS) if (f / file).exists()))
     net.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
     return net
 
