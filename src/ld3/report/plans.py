@@ -56,8 +56,9 @@ def learned_lines(plan: Plan) -> Iterator[str]:
 
 def _notes(plan: Plan, sets: bool) -> Iterator[str]:
     learned = plan.learned
-    if learned.start in plan.scores and learned.start.startswith("bump:"):
-        yield f"{learned.start}: where learning started, found on the validation pairs."
+    for name in plan.scores:
+        if name.startswith("bump:") and "@" not in name:
+            yield f"{name}: where learning started, found on the validation pairs."
     if learned.distance:
         yield f"Distance: {learned.distance}."
     if learned.evaluations:
