@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from ld3 import METHODS, SOLVERS, __version__
 from ld3.cli import cli
-from ld3.cli.examples import EXAMPLES
+from ld3.cli.examples import EXAMPLES, FIRST
 from ld3.cli.options import read_scales, read_seeds
 from ld3.errors import Ld3Error, SpecError
 from ld3.options import PipelineOptions
@@ -86,7 +86,15 @@ def test_lists(command: str, names: set[str]) -> None:
 
 
 def test_examples_fit_the_terminal() -> None:
-    assert not [line for lines in EXAMPLES.values() for line in lines if len(line) > 78]
+    every = [FIRST, *EXAMPLES.values()]
+    assert not [line for lines in every for line in lines if len(line) > 78]
+
+
+def test_the_first_help_says_where_to_begin() -> None:
+    said = CliRunner().invoke(cli, ["--help"]).output
+    for line in FIRST:
+        assert line in said
+        assert line.split()[1] in cli.commands
 
 
 def test_image_was_called_picture(tmp_path: Path) -> None:

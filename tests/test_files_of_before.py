@@ -8,6 +8,7 @@ import torch
 
 import ld3
 from ld3.export import TARGETS, export_plans
+from ld3.known_grids import METHODS
 from ld3.report.plans import family_lines, learned_lines, plan_lines
 from ld3.scores import FamilyScores, Scores
 from ld3.zoo.toy import mixture
@@ -25,6 +26,18 @@ def test_a_plan() -> None:
     assert float((sample - exact).square().mean().sqrt()) < 0.1
     assert "this plan" in "\n".join(plan_lines(plan))
     assert "learned" in "\n".join(learned_lines(plan))
+
+
+def test_small_shares_have_digits_and_the_start_is_named() -> None:
+    """Not 0.00 of the best known grid; and what bump:1:2 in the table is."""
+    plan = ld3.Plan.load(FILES / "plan-0.1.json")
+    known = min(plan.scores[name].distance for name in METHODS if name in plan.scores)  # type: ignore[union-attr]
+    scores = plan.scores | {
+        "learned": plan.scores["learned"].model_copy(update={"distance": 0.00123 * known})
+    }
+    lines = "\n".join(learned_lines(plan.model_copy(update={"scores": scores})))
+    assert "The plan's distance is 0.0012 of that of the best known grid (*)." in lines
+    assert "bump:1:2: where learning started" in lines
 
 
 def test_a_family() -> None:

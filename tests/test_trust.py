@@ -274,11 +274,41 @@ def test_a_model_that_fails_is_one_line(
 def test_modules_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = ended(capsys, "learn", "--model", "no_such_module:function")
     assert (code, said) == (
-        2, "ld3: model no_such_module:function: got ModuleNotFoundError: No module named "
-        "'no_such_module'",
+        2, "ld3: model no_such_module:function: got no module 'no_such_module', expected "
+        "no_such_module.py in the current folder or an installed package; `ld3 init my_model.py` "
+        "writes a file to begin with",
     )  # fmt: skip
     code, said = ended(capsys, "learn", "--model", "owner/name")
     assert code == 2 and "diffusers:owner/name" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("my_model.py", "expected module:function, such as my_model:make"),
+        ("models/mine.py", "such as models.mine:make"),
+        ("/a/b-c/mine.py", "such as mine:make"),
+        ("./my_model.py:draw", "expected a module, not a path: my_model:draw"),
+        ("models/mine:draw", "expected a module, not a path: models.mine:draw"),
+        ("ld3.no.such:make", "got no module 'ld3.no', expected ld3/no/such.py"),
+        (":make", "model :make: got ValueError"),
+        ("/:make", "expected a module, not a path"),
+    ],
+)
+def test_files_are_not_modules(name: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = ended(capsys, "learn", "--model", name)
+    assert code == 2 and reason in said, said
+
+
+def test_a_module_that_needs_another_says_which(
+    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The module is there, so that its name is not what is wrong."""
+    (tmp_path / "needs_another.py").write_text("import no_such_package\n", "utf-8")
+    code, said = ended(capsys, "learn", "--model", "needs_another:make")
+    assert code == 2 and "No module named 'no_such_package' (needs_another.py, line 1)" in said
+    code, said = ended(capsys, "learn", "--model", f"{own}:rases")
+    assert code == 2 and "got no function 'rases'" in said and " or " in said, said
 
 
 def test_in_python_the_cause_is_kept() -> None:

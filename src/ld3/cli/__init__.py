@@ -22,7 +22,7 @@ from ld3.cli import (
     reproduce,
     zoo,
 )
-from ld3.cli.examples import EXAMPLES
+from ld3.cli.examples import EXAMPLES, FIRST
 from ld3.cli.say import say
 from ld3.errors import (
     NO_MEMORY,
@@ -67,14 +67,16 @@ def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
         say(ctx.get_help())
 
 
+def _epilog(lines: Sequence[str]) -> str | None:
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
+
+
+cli.epilog = _epilog(FIRST)
 for module in (
     begin, learn, plans, importing, evaluate, compare, reproduce, checkpoints, lists, zoo,
 ):  # fmt: skip
     for command in module.COMMANDS:
-        lines = EXAMPLES.get(command.name or "", ())
-        command.epilog = (
-            "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
-        )
+        command.epilog = _epilog(EXAMPLES.get(command.name or "", ()))
         for one in (command, *getattr(command, "commands", {}).values()):
             one.short_help = " ".join((one.help or "").partition("\n\n")[0].split())  # click cuts
         cli.add_command(command)

@@ -28,7 +28,7 @@ def init(file: Path) -> None:
     if file.suffix != ".py" or not file.stem.isidentifier() or iskeyword(file.stem):
         raise SpecError(f"FILE: got {file}, expected a Python module name such as my_model.py")
     if file.exists():
-        raise SpecError(f"FILE: got {file}, which is there; expected a new name")
+        raise SpecError(f"FILE: got {file}, which exists; expected a new name")
     text = (files("ld3.cli") / "template.py").read_text("utf-8")
     write_bytes(file, text.replace("MODULE", file.stem).encode())
     say(f"wrote  {file}")

@@ -1,5 +1,12 @@
-"""Examples at the end of each `--help`, by command."""
+"""Examples at the end of each `--help`: of all commands together, and by command."""
 
+FIRST = (
+    "ld3 learn                                  on the small model inside",
+    "ld3 init my_model.py                       for a network of your own",
+    "ld3 learn --model diffusers:FOLDER         for a diffusers pipeline",
+    "ld3 sample --plan plan.json --seeds 0-63   draw with a plan",
+    "ld3 learn --help                           all options of a command",
+)
 EXAMPLES = {
     "learn": (
         "ld3 learn",

@@ -44,7 +44,8 @@ def learned_lines(plan: Plan) -> Iterator[str]:
     yield from table_lines([head, *rows], right=range(1, 6))
     own, known = scores["learned"].distance, scores[best].distance
     if own < known:
-        yield f"The plan's distance is {own / known:.2f} of that of the best known grid (*)."
+        share = significant(own / known, 2)
+        yield f"The plan's distance is {share} of that of the best known grid (*)."
     else:
         yield f"No gain: the best known grid (*) is as good ({significant(known)}); use it."
     yield from _scale_lines(plan, scores, best)
@@ -55,6 +56,9 @@ def learned_lines(plan: Plan) -> Iterator[str]:
 
 def _notes(plan: Plan, sets: bool) -> Iterator[str]:
     learned = plan.learned
+    for name in plan.scores:
+        if name.startswith("bump:") and "@" not in name:
+            yield f"{name}: where learning started, found on the validation pairs."
     if learned.distance:
         yield f"Distance: {learned.distance}."
     if learned.evaluations:

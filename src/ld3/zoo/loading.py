@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import torch
 
@@ -90,6 +91,10 @@ def _load_function(name: str, device: str, dtype: torch.dtype | None, learn: boo
     """`package.module:function`, looked for in the current folder and among installed packages."""
     module, _, function = name.partition(":")
     if not function:
+        if name.endswith(".py"):
+            raise SpecError(
+                f"model: got {name!r}, expected module:function, such as {_module_of(name)}:make"
+            )
         hint = f" (a folder or hub id is {PIPELINE}{name})" if "/" in name else ""
         if os.path.lexists(name) and not hint:
             raise SpecError(
@@ -98,12 +103,18 @@ def _load_function(name: str, device: str, dtype: torch.dtype | None, learn: boo
             )
         known = [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH", "FILE"]
         raise SpecError(f"{unknown('model', name, known)}{hint}")
+    if module.endswith(".py") or "/" in module:
+        raise SpecError(
+            f"model: got {name!r}, expected a module, not a path: {_module_of(module)}:{function}"
+        )
     sys.path.insert(0, "")
     try:
-        make = getattr(call_own(f"model {name}", import_module, module), function, None)
+        own_module = _imported(name, module)
+        make = getattr(own_module, function, None)
         if not callable(make):
             raise ModelError(
-                f"model {name}: got no function {function!r} in {module}, expected one"
+                f"model {name}: got no function {function!r} in {module}, expected "
+                f"{_functions_of(own_module) or 'one that returns a model'}"
             )
         takes = inspect.signature(make).parameters
         given = {"device": device, **({"dtype": dtype} if dtype else {})}
@@ -118,6 +129,42 @@ def _load_function(name: str, device: str, dtype: torch.dtype | None, learn: boo
             "argument dtype"
         )
     return loaded
+
+
+def _imported(name: str, module: str) -> ModuleType:
+    try:
+        return call_own(f"model {name}", import_module, module)
+    except ModelError as error:
+        lacks = error.__cause__
+        if isinstance(lacks, ModuleNotFoundError) and f"{module}.".startswith(f"{lacks.name}."):
+            raise ModelError(
+                f"model {name}: got no module {lacks.name!r}, expected {_file_of(module)} in the "
+                "current folder or an installed package; `ld3 init my_model.py` writes a file to "
+                "begin with"
+            ) from error
+        raise
+
+
+def _file_of(module: str) -> str:
+    return f"{module.replace('.', '/')}.py"
+
+
+def _module_of(file: str) -> str:
+    """The module of a file of Python: models/mine.py is models.mine; of files elsewhere the last
+    name."""
+    parts = Path(file.removesuffix(".py")).parts
+    return ".".join(parts if all(part.isidentifier() for part in parts) else parts[-1:])
+
+
+def _functions_of(module: ModuleType) -> str:
+    """The functions that a module defines itself, the first five."""
+    found = vars(module).items()
+    names = [
+        name
+        for name, value in found
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_"
+    ]
+    return " or ".join(names[:5])
 
 
 def is_missing_file(name: str) -> bool:
