@@ -58,7 +58,7 @@ def _notes(plan: Plan, sets: bool) -> Iterator[str]:
     learned = plan.learned
     for name in plan.scores:
         if name.startswith("bump:") and "@" not in name:
-            yield f"{name}: where learning started, found on the validation pairs."
+            yield f"{name}: where learning started."
     if learned.distance:
         yield f"Distance: {learned.distance}."
     if learned.evaluations:
