@@ -33,10 +33,10 @@ def write_pictures(
 
 
 def image_rows(
-    plan: Plan, device: str = "cpu", model: Model | str | None = None
+    plan: Plan, device: str = "cpu", model: Model | str | None = None, count: int = SHOWN
 ) -> list[tuple[str, Tensor]]:
     """Labelled images (B,C,H,W) by reference, default grid, best known grid and plan, from the same
-    seeds; none for samples that are no images, and for a plan without scores."""
+    `count` seeds; none for samples that are no images, and for a plan without scores."""
     scores = {name: s for name, s in plan.scores.items() if isinstance(s, Scores)}
     if not scores:
         return []
@@ -58,7 +58,7 @@ def image_rows(
     tables |= {f"learned, {plan.nfe}": plan.table()}
 
     def draw(table: Table) -> Tensor:
-        seeds = seeds_for("images", SHOWN)
+        seeds = seeds_for("images", count)
         return sample_table(own, table, seeds, guidance=plan.model.guidance, device=device)
 
     drawn = [(label, as_images(draw(table))) for label, table in tables.items()]
