@@ -352,13 +352,14 @@ def imported(node: ast.AST) -> set[str]:
     return {path[1] for path in parts if path[0] == "ld3" and len(path) > 1} - {"__version__"}
 
 
-def test_the_page_of_commands_is_new() -> None:
-    """`python tools/reference.py` writes it."""
+@pytest.mark.parametrize("page", ["commands", "presets", "metric-names", "formats"])
+def test_pages_made_from_the_code_are_new(page: str) -> None:
+    """`python tools/reference.py` writes them."""
     found = importlib.util.spec_from_file_location("reference", ROOT / "tools" / "reference.py")
     assert found is not None and found.loader is not None
     made = importlib.util.module_from_spec(found)
     found.loader.exec_module(made)
-    assert (ROOT / "docs" / "commands.md").read_text("utf-8") == made.page()
+    assert (ROOT / "docs" / f"{page}.md").read_text("utf-8") == made.PAGES[page]()
 
 
 # Prose: README, tutorials, how-to pages and reference; help texts and messages

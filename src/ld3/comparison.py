@@ -48,9 +48,9 @@ class Range(_Part):
 class Metric(_Part):
     """A column, and what it is."""
 
-    key: Text
-    label: Text
-    unit: Text = ""
+    key: Text  # name in the scores
+    label: Text  # title of the column
+    unit: Text = ""  # of the values
     better: Literal["lower", "higher"] = "lower"
 
 
@@ -58,28 +58,28 @@ class Method(_Part):
     """A way to choose the times."""
 
     name: Text
-    kind: Kind
-    source: Text
-    needs: list[Text] = []
+    kind: Kind  # handmade, published, searched or learned
+    source: Text  # paper or code it comes from
+    needs: list[Text] = []  # what it looks at: model, pairs
 
 
 class Row(_Part):
     """One method with one solver and number of evaluations."""
 
     method: Text
-    kind: Kind
-    seeds: Count
+    kind: Kind  # handmade, published, searched or learned
+    seeds: Count  # random seeds
     failed: Text = ""  # why there is nothing else
     scores: dict[Text, Range] = {}  # by the key of the metric
     ratio: Range | None = None  # of its distance to that of the best baseline
     wins: Number | None = None  # share of held-out seeds where it is nearer than the best baseline
-    median: Number | None = None
-    worst: Number | None = None
+    median: Number | None = None  # median distance over held-out seeds
+    worst: Number | None = None  # largest distance over held-out seeds
     evaluations: Count = 0  # of the network on one sample, a backward pass as two
     teacher_evaluations: Count = 0  # for the pairs, if the method needs them
-    seconds: Number = 0.0
-    lam: list[Number] = []  # the grid of the first seed: log(alpha/sigma) of its times,
-    net_lam: list[Number] = []  # and of the network times
+    seconds: Number = 0.0  # seconds to find the times
+    lam: list[Number] = []  # log(alpha/sigma) of the times, first seed
+    net_lam: list[Number] = []  # the same of the network times
     corrected: bool = False  # whether the solver's coefficients were changed, too
     start: Text = ""  # where a learned method began, first seed
     slope: Literal["exact", "secant", ""] = ""  # how it took slopes in time
@@ -91,52 +91,52 @@ class Block(_Part):
     """One solver and one number of evaluations."""
 
     solver: Text
-    nfe: Count
+    nfe: Count  # network evaluations
     baseline: Text | None  # the best of the methods that are not learned
     featured: Text | None  # the learned method that is shown; fixed before any result
-    verdict: Text
-    gain: Gain
-    rows: list[Row]
+    verdict: Text  # one sentence: what wins, by how much
+    gain: Gain  # gain, none or worse
+    rows: list[Row]  # methods, best first
 
 
 class Sheet(_Part):
     """Images of one block from the same noise, by the number of the held-out seed."""
 
     solver: Text
-    nfe: Count
+    nfe: Count  # network evaluations
     before: Text  # method
     after: Text  # method, or "teacher"
     first: list[Count]  # the first held-out seeds
     worst_after: list[Count]  # where `after` is farthest from the teacher
-    worst_before: list[Count]
+    worst_before: list[Count]  # where `before` is farthest from the teacher
     least_gain: list[Count]  # where `after` gains least, or loses most
-    before_png: dict[Text, Png]
+    before_png: dict[Text, Png]  # by held-out seed, in base64
     after_png: dict[Text, Png]
 
 
 class Pictures(_Part):
-    """In [-1, 1] as PNG, perhaps made smaller."""
+    """Images as PNG, perhaps made smaller."""
 
-    height: Count
-    width: Count
-    teacher: dict[Text, Png]
+    height: Count  # in pixels
+    width: Count  # in pixels
+    teacher: dict[Text, Png]  # by held-out seed
     sheets: list[Sheet]
 
 
 class Comparison(_Part):
-    """Everything a page needs."""
+    """A comparison of methods."""
 
     format: Literal["ld3-compare-1"] = "ld3-compare-1"
-    command: Text
-    spec: dict[Text, Any]
+    command: Text  # command line that made it
+    spec: dict[Text, Any]  # its options
     model: Annotated[dict[Text, Any], AfterValidator(_with_shape)]
     teacher: Annotated[dict[Text, Any], AfterValidator(_with_accurate)]
     seeds: dict[Text, Text]  # what each range of seeds was used for
-    versions: dict[Text, Text]
+    versions: dict[Text, Text]  # versions of Python and packages
     metrics: list[Metric]
     methods: list[Method]
     blocks: list[Block]
-    pictures: Pictures | None = None
+    pictures: Pictures | None = None  # images, for models of images
 
     @classmethod
     def load(cls, path: Path) -> "Comparison":

@@ -46,8 +46,8 @@ class Estimate(_Part):
     """A metric with its 95 % interval; the interval is for other samples of the same number."""
 
     value: Number
-    low: Number
-    high: Number
+    low: Number  # lower end of the interval
+    high: Number  # upper end
     infinity: Number | None = None  # what unboundedly many samples would have
 
     @property
@@ -61,31 +61,31 @@ class EvaluatedRow(_Part):
 
     name: Text
     solver: Text
-    nfe: int
+    nfe: int  # network evaluations
     metrics: dict[str, Estimate]  # by name of --metrics
-    failed: Text = ""
+    failed: Text = ""  # why there are no metrics
     kept: Text = ""  # where its samples are
 
 
 class Evaluation(_Part):
-    """Everything that a table of it shows."""
+    """An evaluation of plans and grids by set metrics."""
 
     format: Literal["ld3-evaluate-1"] = "ld3-evaluate-1"
-    command: Text
+    command: Text  # command line that made it
     model: Text
-    model_digest: Text
-    guidance: Number
-    samples: int
-    seeds: Text
-    network: Text  # of features
-    network_digest: Text
-    resize: Text
-    data: Text  # empty: none
-    data_digest: Text
+    model_digest: Text  # hash of the model
+    guidance: Number  # scale of classifier-free guidance
+    samples: int  # number of samples
+    seeds: Text  # seeds of the noise
+    network: Text  # feature network
+    network_digest: Text  # hash of its weights
+    resize: Text  # resize rule
+    data: Text  # reference data; empty: none
+    data_digest: Text  # hash of them
     reference: Text  # the accurate run
-    metrics: tuple[Text, ...]
+    metrics: tuple[Text, ...]  # names of `--metrics`
     rows: tuple[EvaluatedRow, ...]
-    versions: dict[str, Text]
+    versions: dict[str, Text]  # versions of Python and packages
 
     def save(self, path: Path) -> None:
         write_json(path, self.model_dump(mode="json"))

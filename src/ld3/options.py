@@ -26,20 +26,20 @@ class PipelineOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompts: Annotated[tuple[Prompt, ...], Field(min_length=1, max_length=50_000)] = CAPTIONS
-    negative_prompt: Prompt | None = None
+    negative_prompt: Prompt | None = None  # what guidance leads away from
     classes: Annotated[tuple[int, ...], Field(min_length=1, max_length=1000)] | None = None
-    height: Size | None = None
-    width: Size | None = None
-    frames: Annotated[int, Field(ge=1, le=10_000)] | None = None
-    tokens: Annotated[int, Field(ge=1, le=4096)] | None = None
+    height: Size | None = None  # in pixels
+    width: Size | None = None  # in pixels
+    frames: Annotated[int, Field(ge=1, le=10_000)] | None = None  # of a video
+    tokens: Annotated[int, Field(ge=1, le=4096)] | None = None  # length of a prompt
     embedded_guidance: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 3.5
-    rectified: bool = False
-    latents: bool = False
-    tiling: bool = False
-    net_time: NetTime = "float"
+    rectified: bool = False  # the network is a flow from noise to data
+    latents: bool = False  # latents are compared, not images
+    tiling: bool = False  # decoding in tiles
+    net_time: NetTime = "float"  # rounding of the time that the network gets
     config: Annotated[str, Field(max_length=1000)] | None = None  # of a checkpoint
     clamp: bool = False  # x0 of a checkpoint to [-1, 1]
-    batch: Annotated[int, Field(ge=1, le=4096)] = 8
+    batch: Annotated[int, Field(ge=1, le=4096)] = 8  # samples in one call of the network
 
     @classmethod
     def checked(cls, words: dict[str, Any]) -> "PipelineOptions":

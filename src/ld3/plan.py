@@ -58,15 +58,17 @@ class SolverPart(_Part):
     """A solver by name; one that is not in the registry brings the whole table of the plan."""
 
     name: Text
-    order: int
-    variant: Text = ""
-    table: "TablePart | None" = None
+    order: int  # order of accuracy
+    variant: Text = ""  # variant, such as bh2
+    table: "TablePart | None" = None  # for solvers that are not in the registry
 
 
 class TablePart(_Part):
     """A whole table in x0 form."""
 
-    rows: Annotated[list[Row], Field(min_length=1, max_length=2 * MAX_STEPS)]  # 1..M
+    # weights of state 1..M: of x_T, then of the estimates
+    rows: Annotated[list[Row], Field(min_length=1, max_length=2 * MAX_STEPS)]
+    # times that the network gets
     net_times: Annotated[list[Number], Field(min_length=1, max_length=2 * MAX_STEPS)]
 
 
@@ -74,7 +76,8 @@ class GuidancePart(_Part):
     """Guidance in the plan, see :mod:`ld3.guidance`."""
 
     guided: Annotated[list[int], Field(max_length=2 * MAX_STEPS)]  # evaluations with both passes
-    rows: Annotated[list[Row], Field(min_length=1, max_length=2 * MAX_STEPS)]  # 0..M-1
+    # weights A of evaluation 0..M-1
+    rows: Annotated[list[Row], Field(min_length=1, max_length=2 * MAX_STEPS)]
 
     @classmethod
     def of(cls, guidance: Guidance) -> "GuidancePart":
@@ -90,13 +93,15 @@ class ModelPart(_Part):
     """The model a plan was learned for."""
 
     name: Text
-    digest: Text
+    digest: Text  # hash of the weights
+    # shape of one sample, without the batch
     shape: Annotated[list[int], Field(min_length=1, max_length=8)]
-    prediction: Prediction
-    conditions: Text = ""
-    guidance: Number = 1.0
+    prediction: Prediction  # what the network predicts
+    conditions: Text = ""  # what the conditions are, in words
+    guidance: Number = 1.0  # scale of classifier-free guidance
+    # lowest and highest scale
     guidance_range: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None
-    options: PipelineOptions | None = None
+    options: PipelineOptions | None = None  # options of a pipeline
 
     @field_serializer("options")
     def _said(self, options: PipelineOptions | None) -> dict[str, Any] | None:
@@ -106,38 +111,40 @@ class ModelPart(_Part):
 class Member(_Part):
     """Another number of evaluations in the same file."""
 
-    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]
-    times: Times
-    net_times: Times
-    corrections: Corrections = None
+    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]  # network evaluations
+    times: Times  # that the solver visits, from noise to data
+    net_times: Times  # that the network receives
+    corrections: Corrections = None  # learned coefficients, see ld3.table
 
 
 class FamilyPart(_Part):
     """A family of grids for every number of evaluations, see :mod:`ld3.density`."""
 
-    low: Annotated[int, Field(ge=1, le=MAX_STEPS)]  # it was learned for low .. high evaluations
-    high: Annotated[int, Field(ge=1, le=MAX_STEPS)]
+    low: Annotated[int, Field(ge=1, le=MAX_STEPS)]  # lowest NFE it was learned for
+    high: Annotated[int, Field(ge=1, le=MAX_STEPS)]  # highest NFE it was learned for
+    # density of steps in lam
     density: Annotated[list[Knot], Field(min_length=2 * DENSITY, max_length=2 * DENSITY)]
+    # curve of network times
     shifts: Annotated[list[Knot], Field(min_length=2 * SHIFTS, max_length=2 * SHIFTS)]
 
 
 class StartsPart(_Part):
     """Which grids learning began with, and how they did on the validation pairs."""
 
-    chosen: list[Text] = []
-    losses: dict[Text, Number] = {}
-    roughness: Number = 0.0
-    evaluations: int = 0
-    passes: int = 0
+    chosen: list[Text] = []  # names of the starts that were used
+    losses: dict[Text, Number] = {}  # validation loss of each
+    roughness: Number = 0.0  # how much slopes over short and long stretches of time differ
+    evaluations: int = 0  # network evaluations on one sample
+    passes: int = 0  # the same, with a guided evaluation as two
 
 
 class CandidatePart(_Part):
     """A way to spend a number of passes, and its loss before learning."""
 
-    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]
-    guided: Annotated[list[int], Field(max_length=2 * MAX_STEPS)]
-    grid: Text
-    loss: Number
+    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]  # network evaluations
+    guided: Annotated[list[int], Field(max_length=2 * MAX_STEPS)]  # evaluations with both passes
+    grid: Text  # time grid
+    loss: Number  # loss before learning
     pairs: int  # validation pairs of that loss
     learned: Number | None = None  # after learning: mean distance over all pairs
 
@@ -147,40 +154,44 @@ class Provenance(_Part):
 
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
-    spec: dict[str, Any] = {}
-    preset: dict[str, Any] = {}
+    spec: dict[str, Any] = {}  # options of the run
+    preset: dict[str, Any] = {}  # recipe, pairs and teacher
     reference: dict[str, Any] = {}  # the solution that `to_accurate` compares with
     teacher_check: dict[Text, Number] = {}  # its error, and the student's expected one
-    starts: StartsPart = StartsPart()
-    start: Text = ""  # the one that ended best
-    distance: Text = ""  # that was learned with, and why if `auto` chose it
+    starts: StartsPart = StartsPart()  # grids tried as a start
+    start: Text = ""  # start of the learning run that ended best
+    distance: Text = ""  # distance that was minimised, and why if `auto` chose it
     secant: Number = 0.0  # slopes in time are secants of this half-width in lam; 0: exact
-    evaluations: Annotated[int, Field(ge=0)] = 0  # on one sample, a backward pass as two
+    # network evaluations on one sample, a backward pass as two
+    evaluations: Annotated[int, Field(ge=0)] = 0
     passes: Annotated[int, Field(ge=0)] = 0  # the same, with a guided evaluation as two
+    # network evaluations of the training pairs
     teacher_evaluations: Annotated[int, Field(ge=0)] = 0
-    candidates: Annotated[list[CandidatePart], Field(max_length=1000)] = []  # of --passes
+    # candidates of `--passes`
+    candidates: Annotated[list[CandidatePart], Field(max_length=1000)] = []
     skipped: Annotated[int, Field(ge=0)] = 0  # batches whose loss was not finite
-    validation: Number | None = None
+    validation: Number | None = None  # loss on the validation pairs
     rounding: dict[Text, Number] = {}  # RMS error of rounding network times, by kind
-    versions: dict[Text, Text] = {}
+    versions: dict[Text, Text] = {}  # versions of Python and packages
 
 
 class Plan(_Part):
-    """Solver + times + for which model."""
+    """A solver, its times, and the model they were learned for."""
 
-    format: Literal["ld3-plan-1", "ld3-plan-2"] = "ld3-plan-1"  # 2: with guidance
-    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]
+    # version of the format; 2: with guidance
+    format: Literal["ld3-plan-1", "ld3-plan-2"] = "ld3-plan-1"
+    nfe: Annotated[int, Field(ge=1, le=2 * MAX_STEPS)]  # network evaluations
     solver: SolverPart
-    times: Times
-    net_times: Times
-    corrections: Corrections = None
-    guidance: GuidancePart | None = None
-    family: FamilyPart | None = None
-    members: Annotated[list[Member], Field(max_length=100)] = []
-    schedule: dict[str, Any]
+    times: Times  # that the solver visits, from noise to data
+    net_times: Times  # that the network receives
+    corrections: Corrections = None  # learned coefficients, see ld3.table
+    guidance: GuidancePart | None = None  # for plans with guidance
+    family: FamilyPart | None = None  # for plans of a range of NFE
+    members: Annotated[list[Member], Field(max_length=100)] = []  # plans for other NFE
+    schedule: dict[str, Any]  # noise schedule of the model
     model: ModelPart
-    learned: Provenance = Provenance()
-    scores: dict[Text, Scores | FamilyScores] = {}
+    learned: Provenance = Provenance()  # how it was learned
+    scores: dict[Text, Scores | FamilyScores] = {}  # by name of grid, `learned` for the plan
 
     @model_serializer(mode="wrap")
     def _as_before(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -17,20 +17,21 @@ class Scores(_Part):
     """One solver on held-out noise, means over samples."""
 
     distance: Number  # to the teacher, in the distance that was learned with
-    to_teacher: Number  # root mean square error
+    to_teacher: Number  # root mean square error to the teacher
     to_accurate: Number  # root mean square error to the reference solution
-    frechet: Number | None = None  # to real images
-    frechet_accurate: Number | None = None  # to the reference solution from the same noise
+    frechet: Number | None = None  # Fréchet distance to real images
+    # Fréchet distance to the reference solution from the same noise
+    frechet_accurate: Number | None = None
 
 
 class FamilyScores(_Part):
     """One number of evaluations of a family, by the distance to the teacher."""
 
-    nfe: int
+    nfe: int  # network evaluations
     best_grid: Annotated[str, Field(max_length=500)]  # the best known grid, on the same noise
-    known: Number
-    family: Number
-    refined: Number | None = None
+    known: Number  # its distance
+    family: Number  # distance of the family
+    refined: Number | None = None  # distance after --refine
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,15 @@ HIGHEST = {"floor": 1, "factor": 1, "average": 1, "clip": math.inf}  # inf: noth
 class _Shared:
     """Settings of all three."""
 
-    learn: Learn = "times+net"
+    learn: Learn = "times+net"  # groups of parameters that are learned
     exact: bool = True  # corrections integrate a constant x0 without error
-    variable: Literal["lam", "t"] = "lam"  # whose gaps are learned
+    variable: Literal["lam", "t"] = "lam"  # variable whose gaps are learned
     floor: float = 0.01  # smallest gap over the mean gap
-    epochs: int = 10
-    batch: int = 8
+    epochs: int = 10  # passes over the training pairs
+    batch: int = 8  # pairs of one iteration
     power: float = 1.0  # p of the loss mean(d^p)
-    validate_every: int = 10  # iterations
-    max_skipped: int = 20  # batches with a loss or slope that is not finite
+    validate_every: int = 10  # iterations between validations
+    max_skipped: int = 20  # largest number of batches with a loss or slope that is not finite
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -68,13 +68,13 @@ class _Descent(_Shared):
     """Settings of gradient descent."""
 
     part: int = 8  # samples of one backward pass; ranks share the parts of a batch
-    clip: float = math.inf  # norm of the gradient
+    clip: float = math.inf  # largest norm of the gradient
     gamma: float = 0.0  # soft forcing within r = gamma d / NFE^2; 0: hard forcing
-    rate_noise: float = 0.0  # of soft forcing, for the mean over a batch
-    decay: Literal["cosine", "plateau"] = "cosine"
-    warm_up: int = 0  # iterations
+    rate_noise: float = 0.0  # rate of the noise in soft forcing, for the mean over a batch
+    decay: Literal["cosine", "plateau"] = "cosine"  # how the rates fall
+    warm_up: int = 0  # iterations in which the rates rise to their values
     patience: int = 5  # validations without a new best that make a plateau
-    factor: float = 0.8  # of the rates at a plateau
+    factor: float = 0.8  # factor of the rates at a plateau
     average: float = 0.0  # decay of the moving average of parameters; 0: none
 
 
@@ -83,8 +83,8 @@ class PreconditionedAdam(_Descent):
     """Adam on phi, theta = theta_0 + W phi, with W from forward differences at the start."""
 
     precondition: int = 12  # samples for W
-    rate: float = 0.1  # in units of the error at the start
-    min_rate: float = 0.001
+    rate: float = 0.1  # learning rate, in units of the error at the start
+    min_rate: float = 0.001  # rate at the end
     shared: float = 0.0  # kappa: weight of what the errors of all samples have in common
 
     @property
@@ -102,17 +102,17 @@ class PaperRules(_Descent):
     """One optimiser per group; the first epochs move the times only. Coefficients use Adam."""
 
     floor: float = 0.0
-    window_from: Literal["gaps", "logits"] = "gaps"
-    epochs_times: int = 2  # first epochs, times only
-    epochs: int = 5  # later epochs
-    rule_times: Rule = "rmsprop"
-    rule_net: Rule = "sgd"
-    rate_times: float = 0.005
-    rate_net: float = 0.02  # in units of the variable
-    rate_coefficients: float = 0.01
-    min_rate_times: float = 5e-5
-    min_rate_net: float = 1e-6
-    min_rate_coefficients: float = 1e-5
+    window_from: Literal["gaps", "logits"] = "gaps"  # what bounds the network times
+    epochs_times: int = 2  # first epochs, in which only the times move
+    epochs: int = 5  # later epochs, in which all groups move
+    rule_times: Rule = "rmsprop"  # optimiser of the times
+    rule_net: Rule = "sgd"  # optimiser of the network times
+    rate_times: float = 0.005  # learning rate of the times
+    rate_net: float = 0.02  # learning rate of the network times, in units of the variable
+    rate_coefficients: float = 0.01  # learning rate of the coefficients
+    min_rate_times: float = 5e-5  # lowest rate of the times
+    min_rate_net: float = 1e-6  # lowest rate of the network times
+    min_rate_coefficients: float = 1e-5  # lowest rate of the coefficients
     clip: float = 1.0
     gamma: float = 0.001
     decay: Literal["cosine", "plateau"] = "plateau"

@@ -15,7 +15,8 @@ from ld3.errors import SpecError
 
 
 def agreement(logits: Tensor, labels: Tensor) -> float:
-    """From class scores (B, C) and the classes of the conditions (B,)."""
+    """Share of samples whose largest class score is the requested one, from scores (B, C)
+    and the classes of the conditions (B,)."""
     if logits.ndim != 2 or labels.shape != logits.shape[:1] or not len(labels):
         raise SpecError(
             f"agreement: got scores of shape {tuple(logits.shape)} and labels of shape "

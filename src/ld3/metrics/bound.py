@@ -35,7 +35,7 @@ LogDet = Callable[[Map, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Bound:
-    """The three terms for a radius r."""
+    """The three terms of the bound on KL(q, p) for a radius r."""
 
     radius: float
     ball: float  # r^2 / 2

@@ -21,12 +21,15 @@ from ld3.metrics.kernel import FeatureSet, feature_pair
 
 @dataclass(frozen=True)
 class PrecisionRecall:
+    """Shares of samples inside the data, and of data inside the samples."""
+
     precision: float
     recall: float
 
 
 def precision_recall(real: Tensor, fake: Tensor, k: int = 3) -> PrecisionRecall:
-    """Of features (n, D) of data and (m, D) of samples."""
+    """Precision and recall by k nearest neighbours, of features (n, D) of data and (m, D) of
+    samples."""
     x, y = feature_pair(real, fake, "precision and recall")
     return precisions_recalls(FeatureSet.of(x), FeatureSet.of(y), k)[0]
 

@@ -18,7 +18,7 @@ from ld3.errors import SpecError
 
 @dataclass(frozen=True)
 class Spread:
-    """One number a sample, summed up."""
+    """Mean, median and worst of one number per sample."""
 
     mean: float
     median: float

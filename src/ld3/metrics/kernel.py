@@ -98,7 +98,7 @@ def kid(
 
 
 def polynomial_mmd(a: Tensor, b: Tensor, *, paired: bool = False) -> float:
-    """KID's unbiased estimate from all pairs at once: no subsets, no chance.
+    """KID's unbiased estimate from all pairs at once, without random subsets.
 
     `paired` says that row i of both sets came from the same noise. The two are then not
     independent, and k(x_i, y_i) is left out as well; with it the estimate would be too small.
