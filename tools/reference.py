@@ -199,7 +199,7 @@ def formats() -> str:
                 (f"`{name}`", type_, default, comment)
                 for name, type_, default, comment in _fields(kind)
             )
-            text += [f"### {kind.__name__}", _first(kind)]
+            text += [f"### `{kind.__name__}`", _first(kind)]
             text += [_table(("field", "type", "default", "meaning"), rows)]
     return "\n\n".join(text) + "\n"
 
@@ -239,7 +239,7 @@ NAMES = {
 
 
 def _type(node: ast.AST, known: Mapping[str, object]) -> str:
-    """A type in words; a class of the module by its name."""
+    """A type as a reader knows it; a class of the module by its name."""
     if isinstance(node, ast.BinOp):
         return f"{_type(node.left, known)} or {_type(node.right, known)}"
     if isinstance(node, ast.Subscript):

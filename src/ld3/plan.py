@@ -97,7 +97,7 @@ class ModelPart(_Part):
     # shape of one sample, without the batch
     shape: Annotated[list[int], Field(min_length=1, max_length=8)]
     prediction: Prediction  # what the network predicts
-    conditions: Text = ""  # what the conditions are, in words
+    conditions: Text = ""  # description of the conditions
     guidance: Number = 1.0  # scale of classifier-free guidance
     # lowest and highest scale
     guidance_range: Annotated[list[Number], Field(min_length=2, max_length=2)] | None = None

@@ -102,8 +102,8 @@ class Moments:
 
 
 def frechet_distance(a: Moments | Gaussian, b: Moments | Gaussian) -> float:
-    """|m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2), in float64. The root is that of b, once
-    for all a. Rounding can leave the difference of equal sets a little below 0, which is then 0."""
+    """`|m1 - m2|^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2)`, in float64. The root is that of b,
+    once for all a. Rounding can put the value of equal sets a little below 0: it is then 0."""
     p, q = (each.gaussian if isinstance(each, Moments) else each for each in (a, b))
     if p.factor is None and q.factor is not None:
         p, q = q, p
