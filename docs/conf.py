@@ -29,6 +29,7 @@ html_math_renderer = "mathml"
 
 default_role = "code"  # docstrings write `name`
 highlight_language = "text"
+smartquotes_action = "qe"  # --full stays as it is
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True

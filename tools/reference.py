@@ -75,7 +75,10 @@ def _command(name: str, command: click.Command, before: str = "ld3") -> str:
 def _row(option: click.Option) -> str:
     help, _, default = (option.help or "").partition("[default: ")
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
-    return f"| {names} | {_text(help)} | {_text(default.rstrip().removesuffix(']')) or '-'} |"
+    default = _text(default.rstrip().removesuffix("]")) or "-"
+    if len(default) > 30 and " " not in default:
+        default = default.replace(",", ", ")  # so that the cell can be wrapped
+    return f"| {names} | {_text(help)} | {default} |"
 
 
 def _text(text: str) -> str:
@@ -101,15 +104,17 @@ def presets() -> str:
             ),
         ),
     ]
-    free = {"standard, gradient-free": without_gradients(made["standard"])}
+    free = {"--gradient-free": without_gradients(made["standard"])}
     for kind in (PreconditionedAdam, PaperRules, GaussNewton):
         shown = {n: p.recipe for n, p in (made | free).items() if isinstance(p.recipe, kind)}
-        rows = []
-        for field, meaning in _meanings(kind).items():
-            values = [_per_nfe(name, field, recipe) for name, recipe in shown.items()]
-            rows.append((f"`{field}`", meaning, *values))
+        rows = [
+            (f"`{field}`", meaning, _shared({n: _per_nfe(n, field, r) for n, r in shown.items()}))
+            for field, meaning in _meanings(kind).items()
+        ]
         first = (inspect.getdoc(kind) or "").split("\n\n")[0].replace("\n", " ")
-        text += [f"## {kind.__name__}", first, _table(("setting", "meaning", *shown), rows)]
+        names = ", ".join(f"`{name}`" for name in shown)
+        text += [f"## {kind.__name__}", f"{first} Used by {names}."]
+        text += [_table(("setting", "meaning", "value"), rows)]
     return "\n\n".join(text) + "\n"
 
 
@@ -117,13 +122,22 @@ def _teacher(name: str) -> str:
     few, many = (make_preset(name, nfe).teacher for nfe in (5, 10))
     if few == many:
         return few.title
-    return f"{few.title}; for 10 evaluations {many.steps} steps"
+    return f"{few.title}; {many.steps} steps for 10 evaluations"
+
+
+def _shared(values: dict[str, str]) -> str:
+    """The value of most presets, then those that differ."""
+    usual = max(values.values(), key=list(values.values()).count)
+    others = [f"`{name}`: {value}" for name, value in values.items() if value != usual]
+    return "; ".join([usual, *others])
 
 
 def _per_nfe(name: str, field: str, recipe: object) -> str:
     value = getattr(recipe, field)
     if name in PRESETS and getattr(make_preset(name, 10).recipe, field) != value:
         return f"{5 * value:g} / NFE"
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else f"{value}"
 
 
