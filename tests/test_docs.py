@@ -28,6 +28,7 @@ from unittest import mock
 import click
 import pytest
 
+import ld3
 from ld3.cli import cli, main
 from ld3.distances import DISTANCES
 from ld3.known_grids import METHODS
@@ -472,3 +473,14 @@ def test_the_tutorials_were_all_done() -> None:
     pages = {page.stem for page in (ROOT / "docs" / "tutorials").glob("*.md")}
     assert {row[0] for row in rows} - {"tutorial"} == pages
     assert {row[1] for row in rows} == {"result", "as written"}
+
+
+def test_the_release_has_one_version_and_date() -> None:
+    """The package, the citation and the newest entry of the changelog agree."""
+    cited = (ROOT / "CITATION.cff").read_text("utf-8")
+    newest = re.search(r"^## (\S+) - (\S+)$", MORE_PAGES[0].read_text("utf-8"), flags=re.MULTILINE)
+    assert newest is not None
+    assert re.findall(r"^(?:version|date-released): (\S+)$", cited, re.MULTILINE) == [
+        *newest.groups()
+    ]
+    assert newest[1] == ld3.__version__

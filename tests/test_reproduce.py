@@ -666,10 +666,10 @@ def test_feature_errors_by_hand() -> None:
     exact[:, :, 10:20, 10:20] = 0.5
     same = feature_errors(net, exact, exact)
     assert same[:5] == [0.0, 0.0, 0.0, 0.0, 1.0] and 0 < same[5] <= 1
-    hazy = exact + 0.02 * (exact == -1)
-    error, shift, haze, clear, rough, _ = feature_errors(net, hazy, exact)
+    bright = exact + 0.02 * (exact == -1)
+    error, shift, background, clear, rough, _ = feature_errors(net, bright, exact)
     assert error == pytest.approx(shift, rel=1e-4) and shift > 0  # every sample has the same error
-    assert haze == pytest.approx(0.02, rel=1e-4) and clear == 0 and rough < 1
+    assert background == pytest.approx(0.02, rel=1e-4) and clear == 0 and rough < 1
 
 
 # ---- numbers and files

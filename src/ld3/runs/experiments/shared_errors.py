@@ -1,7 +1,7 @@
 """What the errors of a method have in common, which metrics of sets measure.
 
 With features f of samples and f* of the reference from the same noise: the error of a sample,
-mean |f - f*|, beside the shift of the set, |mean f - mean f*|. A faint haze on a dark background is
+mean |f - f*|, beside the shift of the set, |mean f - mean f*|. A slightly brighter background is
 a small error that all samples share, so the shift is also measured with dark pixels set to black.
 """
 
@@ -25,7 +25,8 @@ from ld3.zoo.features import FeatureNet, load_features
 
 DARK = -0.95  # of a range from -1 to 1
 COLUMNS = (
-    "error", "shift", "haze", "shift without haze", "roughness", "classifier confidence",
+    "error", "shift", "background", "shift without background", "roughness",
+    "classifier confidence",
 )  # fmt: skip
 
 
@@ -72,9 +73,9 @@ def run_shared_errors(options: SharedErrorOptions, context: Context) -> Findings
         {label: map(Value.over, zip(*several, strict=True)) for label, several in rows.items()},
     )
     notes = (
-        "Error: mean distance of a sample. Shift: distance of the mean of all samples. Haze: mean "
-        f"excess of background pixels, of a range of 2. Without haze: pixels below {DARK} set to "
-        "-1. Roughness: differences of neighbouring pixels, relative to the reference.",
+        "Error: mean distance of a sample. Shift: distance of the mean of all samples. Background: "
+        f"mean excess of background pixels, of a range of 2. Without background: pixels below "
+        f"{DARK} set to -1. Roughness: differences of neighbouring pixels, relative to the reference.",
     )
     return Findings(tables=(shown,), notes=notes, reference=session.reference.title)
 
