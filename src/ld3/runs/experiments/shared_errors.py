@@ -74,8 +74,9 @@ def run_shared_errors(options: SharedErrorOptions, context: Context) -> Findings
     )
     notes = (
         "Error: mean distance of a sample. Shift: distance of the mean of all samples. Background: "
-        f"mean excess of background pixels, of a range of 2. Without background: pixels below "
-        f"{DARK} set to -1. Roughness: differences of neighbouring pixels, relative to the reference.",
+        "mean excess of background pixels, of a range of 2. Without background: pixels below "
+        f"{DARK} set to -1. Roughness: differences of neighbouring pixels, relative to the "
+        "reference.",
     )
     return Findings(tables=(shown,), notes=notes, reference=session.reference.title)
 
