@@ -1,10 +1,10 @@
 """Images of the page of a comparison, taken in a real Chromium.
 
-    ld3 compare --methods ... --out compare
+    ld3 compare --methods ... --out compare             # docs/compare.md has the whole command
     python tools/screenshots.py compare/report.html
 
-writes docs/images/report.png (what is seen first) and docs/images/report-dark.png (a phone, dark,
-further down). With --whole FOLDER it writes the whole page as desktop, phone and dark instead.
+writes docs/images/report.png (what is seen first) and docs/images/report-dark.png (dark, further
+down). With --whole FOLDER it writes the whole page as desktop, phone and dark instead.
 """
 
 import argparse
