@@ -127,7 +127,7 @@ def _facts(c: Comparison) -> dict[str, str]:
         "Model": f"{c.model.get('name')}, weights {c.model.get('digest')}, shape {shape}, "
         f"predicts {c.model.get('prediction')}",
         "Teacher": _solver_words(c.teacher),
-        "Accurate run": _solver_words(c.teacher.get("accurate", {})),
+        "Reference solution": _solver_words(c.teacher.get("accurate", {})),
         "Versions": ", ".join(f"{name} {value}" for name, value in c.versions.items()),
     }
     return facts | {f"Seeds of {what}": numbers for what, numbers in c.seeds.items()}
