@@ -5,12 +5,14 @@ import json
 import os
 import re
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tests.fuzzing import PIPELINES, QUICK
 from tests.plans import make_plan
 
 import ld3
@@ -380,6 +382,52 @@ def test_what_nobody_thought_of_leaves_a_file(
     monkeypatch.setattr("ld3.cli.lists.print_table", lambda *_: torch.empty(10**15))
     code, said = ended(capsys, "solvers")
     assert code == 2 and "out of memory" in said and "--batch" in said
+
+
+# Folders of pipelines
+
+
+SCHEDULER, UNET = "scheduler/scheduler_config.json", "unet/config.json"
+WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
+
+
+def pipeline_folder(folder: Path, changes: dict[str, dict[str, object]]) -> str:
+    """A good pipeline in a folder, but for changes in its configs, and the names of its weights."""
+    for name, content in PIPELINES()["DDPMScheduler"].items():
+        if name in changes and name.endswith(".json"):
+            content = json.dumps(json.loads(content) | changes[name]).encode()
+        for old, new in changes.get(name, {}).items() if name == WEIGHTS else ():
+            content = content.replace(old.encode(), str(new).encode())
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return f"diffusers:{folder}"
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "reason"),
+    [
+        (SCHEDULER, {"trained_betas": 0.5}, "not iterable"),
+        (UNET, {"sample_size": [1, "a", None]}, "invalid literal for int"),
+        (WEIGHTS, {"conv_in.weight": "conv_in.weighs"}, "meta tensor"),
+    ],
+)
+def test_a_damaged_pipeline_is_one_line(
+    file: str, changes: dict[str, object], reason: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """What diffusers loads and cannot be used."""
+    model = pipeline_folder(tmp_path / "pipe", {file: changes})
+    code, said = ended(capsys, "learn", "--model", model, *QUICK)
+    assert code == 2 and f"{model}: cannot be loaded" in said and reason in said, said
+
+
+def test_diffusers_does_not_litter_the_output(tmp_path: Path) -> None:
+    """It warns of configs with unknown settings, with control characters and all."""
+    odd: dict[str, object] = {"odd\x1b[2J": "\x1b[2J"}
+    model = pipeline_folder(tmp_path / "pipe", {UNET: odd, SCHEDULER: odd})
+    words = ["-m", "ld3.cli", "learn", "--model", model, *QUICK, "--out", str(tmp_path / "runs")]
+    run = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "") and printable(run.stdout) == run.stdout
 
 
 # Options and files

@@ -23,7 +23,7 @@ from ld3.store import digest as digest_of
 from ld3.zoo.checkpoints.load import SUFFIXES, is_checkpoint, open_checkpoint
 from ld3.zoo.lpips import load_lpips, lpips_is_here
 from ld3.zoo.pipelines import of_pipeline
-from ld3.zoo.pipelines.folder import open_pipeline
+from ld3.zoo.pipelines.folder import damage_is_said, open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel
 
 PIPELINE = "diffusers:"  # what names of pipelines begin with
@@ -183,7 +183,7 @@ def is_safe_to_open(name: str) -> bool:
     file, or a folder here."""
     folder = name.removeprefix(PIPELINE)
     if PureWindowsPath(folder).drive.startswith("\\\\"):
-        return False  # on Windows a name such as \\\\host\\file connects to that host
+        return False  # on Windows a name such as \\host\file connects to that host
     here = name.startswith(PIPELINE) and Path(folder).expanduser().is_dir()
     return name in zoo.SHIPPED or is_checkpoint(name) or here
 
@@ -237,7 +237,9 @@ def _opened(
 ) -> PipelineModel:
     """A pipeline of which network, decoder and embedded prompts are kept; the last one stays open,
     so that learning and the images after it hold large weights once."""
-    return of_pipeline(open_pipeline(path, dtype), options, device)
+    pipe = open_pipeline(path, dtype)
+    with damage_is_said(path):
+        return of_pipeline(pipe, options, device)
 
 
 def of_model(
