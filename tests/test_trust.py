@@ -659,6 +659,9 @@ def test_nothing_imports_what_could_run_or_fetch() -> None:
     assert found == {"export/zoo_files.py": "from urllib"}  # `ld3 zoo` with an address
     scripts = [f.name for f in folder.rglob("*.py") if "torch.jit.load" in f.read_text("utf-8")]
     assert scripts == ["features.py"]
+    loads = [line for f in folder.rglob("*.py") for line in f.read_text("utf-8").splitlines()]
+    loads = [line for line in loads if "torch.load(" in line]
+    assert loads and all("weights_only=True" in line for line in loads), loads
 
 
 def test_importing_learning_and_sampling_open_no_connection(
