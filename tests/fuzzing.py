@@ -18,16 +18,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from safetensors.torch import save
 from tests.checkpoint_files import ADM, FLAGS, edm_pickle, openai_state, saved
+from tests.pipelines import ddpm
 from tests.plans import make_plan
 
 from ld3.cli import main
 from ld3.diffusers import LD3Scheduler
 from ld3.errors import Ld3Error
+from ld3.zoo.pipelines.folder import hushed
 
 LIMIT = 5  # seconds of processor time, which do not depend on what else the machine does
 TRAP = "tests.trap"  # a module that inputs name, and that nothing may import
@@ -196,28 +199,27 @@ def checkpoint(rng: random.Random, folder: Path) -> list[str]:
 
 
 def pipeline(rng: random.Random, folder: Path) -> list[str]:
-    parts = {
-        "model_index.json": {
-            "_class_name": "DDPMPipeline", "_diffusers_version": "0.30.0",
-            "unet": ["diffusers", "UNet2DModel"], "scheduler": ["diffusers", "DDPMScheduler"],
-        },
-        "scheduler/scheduler_config.json": {
-            "_class_name": "DDPMScheduler", "num_train_timesteps": 1000, "beta_start": 1e-4,
-            "beta_end": 0.02, "beta_schedule": "linear", "prediction_type": "epsilon",
-        },
-        "unet/config.json": {
-            "_class_name": "UNet2DModel", "sample_size": 8, "in_channels": 1, "out_channels": 1,
-            "block_out_channels": [8, 8], "layers_per_block": 1, "norm_num_groups": 4,
-            "down_block_types": ["DownBlock2D"] * 2, "up_block_types": ["UpBlock2D"] * 2,
-        },
-    }  # fmt: skip
-    broken = rng.choice(sorted(parts))
+    """A folder with one broken file: what is still a pipeline is learned and drawn with."""
+    parts = PIPELINES()[rng.choice(SCHEDULERS)]
+    broken = rng.choice([*sorted(parts), *["scheduler/scheduler_config.json"] * 4])
     for name, content in parts.items():
         file = folder / "pipe" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(mutated_json(rng, content) if name == broken else as_json(content))
+        file.write_bytes(mutated_file(rng, name, content) if name == broken else content)
     model = f"diffusers:{folder / 'pipe'}"
-    return ["learn", "--model", model, "--nfe", "2", "--out", str(folder / "out")]
+    return ["learn", "--model", model, *QUICK, "--out", str(folder / "out")]
+
+
+def mutated_file(rng: random.Random, name: str, content: bytes) -> bytes:
+    """Most of the time still a whole file: a config with another value, weights with other bits."""
+    if rng.random() < 0.25:
+        return mutate_bytes(rng, content)
+    if name.endswith(".json"):
+        return as_json(mutate_json(rng, json.loads(content)))
+    found = bytearray(content)
+    for _ in range(rng.choice((1, 10, 1000))):
+        found[rng.randrange(len(found))] ^= 1 << rng.randrange(8)
+    return bytes(found)
 
 
 def scheduler(rng: random.Random, folder: Path) -> list[str]:
@@ -227,7 +229,8 @@ def scheduler(rng: random.Random, folder: Path) -> list[str]:
     file = folder / "scheduler_config.json"
     file.write_bytes(as_json(content))
     try:
-        LD3Scheduler.from_config(json.loads(file.read_bytes())).set_timesteps(4)
+        with hushed():  # of settings that it does not know diffusers says so, line by line
+            LD3Scheduler.from_config(json.loads(file.read_bytes())).set_timesteps(4)
     except OSError as error:  # diffusers' own word for a file that does not fit
         raise Ld3Error(str(error)) from None
     return []
@@ -328,6 +331,29 @@ def CHECKPOINTS() -> list[tuple[str, bytes]]:
             ]
         )
     return _made
+
+
+SCHEDULERS = (
+    "DDPMScheduler", "DDIMScheduler", "PNDMScheduler", "DPMSolverMultistepScheduler",
+    "EulerDiscreteScheduler",
+)  # fmt: skip
+QUICK = [
+    "--nfe", "2", "--pairs", "2", "--valid", "2", "--held-out", "2", "--preset", "fast",
+    "--recipe", "epochs=1", "--start", "logsnr", "--distance", "l2", "--slope", "exact",
+    "--teacher-steps", "3", "--reference-steps", "3",
+]  # fmt: skip
+_folders: dict[str, dict[str, bytes]] = {}
+
+
+def PIPELINES() -> dict[str, dict[str, bytes]]:
+    """The files of good pipelines by name, for each scheduler, made once."""
+    for scheduler in SCHEDULERS[len(_folders) :]:
+        with TemporaryDirectory() as made:
+            ddpm(scheduler).save_pretrained(made)
+            files = [file for file in Path(made).rglob("*") if file.is_file()]
+            parts = {str(file.relative_to(made)): file.read_bytes() for file in files}
+        _folders[scheduler] = parts
+    return _folders
 
 
 COMPARISON = json.loads(

@@ -9,6 +9,7 @@ import random
 import struct
 import sys
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -167,21 +168,34 @@ def test_calls_are_refused_by_name_and_nothing_is_run(name: str, tmp_path: Path)
     with pytest.raises(ModelError) as error:
         read_checkpoint(path)
     assert "\n" not in str(error.value) and not mark.exists()
-    if name not in ("STACK_GLOBAL",):  # whose operands are out of order
-        assert "nothing was run" in str(error.value), error.value
+    said = "got a nameless object" if name == "STACK_GLOBAL" else "got a pickle that calls"
+    called = {"STACK_GLOBAL": "", "posix": "posix.system", "builtins.eval": "builtins.eval"}
+    called["python 2"] = "__builtin__.eval"
+    assert f"{said} {called.get(name, 'os.system')}".strip() in str(error.value), error.value
+
+
+def test_the_calls_are_real(tmp_path: Path) -> None:
+    """With Python's own reader these files run a command, so that the test above can fail."""
+    mark, command = marked(tmp_path)
+    text = struct.pack("<I", len(command)) + command.encode()
+    for name in ("GLOBAL", "INST", "OBJ", "posix", "nested", "persistent id", "as a key"):
+        with suppress(TypeError, pickle.UnpicklingError):  # after the call
+            pickle.loads(RAW[name].replace(b"%s", text))
+        assert mark.exists(), name
+        mark.unlink()
 
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_gadgets_inside_of_real_files(zipped: bool, tmp_path: Path) -> None:
     mark, command = marked(tmp_path)
-    for gadget in (
-        Gadget(os.system, command),
-        Gadget(eval, f"open({str(mark)!r}, 'w')"),
-        Gadget(getattr, Gadget(__import__, "os"), "system"),
-        Gadget(exec, f"open({str(mark)!r}, 'w')"),
+    for gadget, called in (
+        (Gadget(os.system, command), "posix.system"),
+        (Gadget(eval, f"open({str(mark)!r}, 'w')"), "__builtin__.eval"),
+        (Gadget(getattr, Gadget(__import__, "os"), "system"), "__builtin__.__import__"),
+        (Gadget(exec, f"open({str(mark)!r}, 'w')"), "__builtin__.exec"),
     ):
         path = write(tmp_path / "a.pt", saved({**SMALL, "x": gadget}, zipped=zipped))
-        with pytest.raises(ModelError, match="nothing was run"):
+        with pytest.raises(ModelError, match=f"calls {called}, .* nothing was run"):
             read_checkpoint(path)
     assert not mark.exists()
 
@@ -250,7 +264,10 @@ def test_a_storage_that_claims_more_than_the_file_has(tmp_path: Path) -> None:
 
 def test_a_shape_that_claims_more_than_its_storage(tmp_path: Path) -> None:
     content = saved(SMALL).replace(b"K\x03K\x02\x86", b"K\xffK\x02\x86")
-    refused(write(tmp_path / "a.pt", content), match="is damaged|damaged")
+    refused(
+        write(tmp_path / "a.pt", content),
+        match="510 numbers, but 6 are stored",
+    )
 
 
 def test_a_view_that_repeats_numbers(tmp_path: Path) -> None:
@@ -315,8 +332,10 @@ def test_names_cannot_write_to_the_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_truncated_files(tmp_path: Path, zipped: bool) -> None:
     whole = saved(SMALL, zipped=zipped)
-    for share in (0.0, 0.1, 0.5, 0.9, 0.99):
-        refused(write(tmp_path / "a.pt", whole[: int(share * len(whole))]), match="a.pt: ")
+    refused(write(tmp_path / "a.pt", b""), match="begins with b''")
+    said = "BadZipFile" if zipped else "truncated"
+    for share in (0.1, 0.5, 0.9, 0.99):
+        refused(write(tmp_path / "a.pt", whole[: int(share * len(whole))]), match=said)
 
 
 def test_other_files(tmp_path: Path) -> None:
@@ -360,7 +379,7 @@ def test_mutated_files_are_read_or_refused_in_one_line(kind: str, tmp_path: Path
     """Flipped, cut, doubled and overwritten bytes: a ModelError, or tensors inside of the file."""
     rng, whole = random.Random(f"mutations of {kind}"), KINDS[kind]()
     head = min(len(whole), 6000)  # where the structure is
-    refusals = 0
+    refusals = reads = 0
     for _ in range(60):
         content = bytearray(whole)
         for _ in range(rng.choice([1, 1, 2, 8])):
@@ -383,12 +402,13 @@ def test_mutated_files_are_read_or_refused_in_one_line(kind: str, tmp_path: Path
         path = write(tmp_path / "a.pt", bytes(content))
         try:
             found = read_checkpoint(path)
+            reads += 1
             assert sum(tensor.nbytes for tensor in found.tensors.values()) <= 2 * len(content)
             load_checkpoint(path, options=EDM)
         except Ld3Error as error:
             refusals += 1
             assert "\n" not in str(error)
-    assert refusals > 10
+    assert refusals > 10 and (reads > 2 or kind == "openai")
 
 
 def test_reading_takes_the_memory_of_one_tensor_at_a_time(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         (["compare", "--teacher-grid", "emd", "--methods", "edm"], "did you mean 'edm'"),
         (["compare", "--spec", "words.toml"], "did you mean 'methods'"),
         (["report", "nowhere"], "No such file"),
-        (["report", "bad.json"], "bad.json: command: Field required"),
+        (["report", "bad.json"], "bad.json: command: got nothing, expected a value"),
     ],
 )
 def test_mistakes_are_one_line(

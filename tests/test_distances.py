@@ -451,8 +451,9 @@ def test_unknown_net_missing_file_and_unknown_suffix(tmp_path: Path) -> None:
         load_lpips("squeeze")  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="no file"):
         load_lpips("alex", tmp_path / "absent.pth")
+    (tmp_path / "w.ckpt").touch()
     with pytest.raises(ModelError, match=r"expected a \.safetensors"):
-        load_lpips("alex", tmp_path)
+        load_lpips("alex", tmp_path / "w.ckpt")
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])

@@ -51,7 +51,7 @@ from ld3.seeds import RANGES, seeds_for
 from ld3.table import TunedSolver
 from ld3.teacher import Teacher
 from ld3.zoo.checkpoints.reader import read_checkpoint
-from ld3.zoo.features import FeatureNet, find_inception, load_features
+from ld3.zoo.features import FeatureNet, feature_net, find_inception, load_features
 
 CLASSES = 7  # does not divide the first evaluation seed
 
@@ -595,6 +595,36 @@ def test_files_of_other_packages_are_found(
     torch.save(port_names(read_checkpoint(inception).tensors), hub)  # weights without code
     assert find_inception() == hub
     assert load_features(hub).digest == load_features(inception).digest
+
+
+class Part(nn.Module):
+    """A part of a network; what calls it is code in a file."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.zeros(len(images), 2048)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_code_in_a_file_that_was_found_never_runs(
+    tmp_path: Path, inception: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TorchScript of the published weights in a folder where everybody may write."""
+    whole, file = Part(), tmp_path / "found.pt"
+    for name, weight in port_names(read_checkpoint(inception).tensors).items():
+        *parts, last = name.split(".")
+        inner: nn.Module = whole
+        for part in parts:
+            if part not in dict(inner.named_children()):
+                inner.add_module(part, Part())
+            inner = inner.get_submodule(part)
+        inner.register_buffer(last, weight)
+    torch.jit.script(whole).save(str(file))
+    monkeypatch.setattr("ld3.zoo.features._places", lambda: iter([file]))
+    images = noise(range(2), (3, 8, 8)).clamp(-1, 1)
+    assert load_features(file).name == "found.pt"  # named, it is code
+    assert bool((load_features(file)(images) == 0).all())
+    net = feature_net(None, shipped=False, device="cpu")
+    assert net.name == "FID Inception" and bool((net(images) != 0).any())
 
 
 def test_a_file_with_other_weights_is_not_the_fid_network(

@@ -21,6 +21,15 @@ def test_mutated_input_is_answered_or_refused(part: int, tmp_path: Path) -> None
     assert {end.end for end in ends.values()} == {"answered", "refused"}
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_good_share_of_pipelines_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else these cases would only try how configs are read."""
+    monkeypatch.setattr("tests.fuzzing.SHARES", {"pipeline": 1})
+    ends = [run_case(case, tmp_path / "case") for case in range(12)]
+    assert all(end.good for end in ends), ends
+    assert 3 <= sum(end.end == "answered" for end in ends) <= 9
+
+
 def test_failures_would_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that lets an exception through, prints an escape sequence or never ends."""
 

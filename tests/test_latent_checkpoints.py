@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -364,6 +365,22 @@ def test_a_file_by_its_name_alone(make: Make, tmp_path: Path) -> None:
         assert again.identity == loaded.identity
     with pytest.raises(SpecError, match="--embedded-guidance: got an option that a file of"):
         load_model(str(path), options=PipelineOptions(embedded_guidance=2.0))
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o077, 0o600), (0o002, 0o664)])
+def test_converted_files_follow_the_umask(
+    umask: int, mode: int, make: Make, tmp_path: Path
+) -> None:
+    """Weights, too, of a folder and of a file."""
+    path, before = make("ldm"), os.umask(umask)
+    try:
+        for out in ("folder", "a.safetensors"):
+            convert_checkpoint(path, tmp_path / "out" / out)
+    finally:
+        os.umask(before)
+    files = [file for file in (tmp_path / "out").rglob("*") if file.is_file()]
+    assert {file.suffix for file in files} == {".json", ".safetensors"}
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {mode}
 
 
 def test_a_plan_of_a_file_with_sizes_of_its_own_fits_the_folder(make: Make, tmp_path: Path) -> None:

@@ -112,3 +112,6 @@ def test_scores_of_samples_that_are_not_finite_are_empty(tmp_path: Path) -> None
     own = table("edm")
     broken = ld3.Table(torch.full_like(own.weights, 1e38).tril(), own.net_times)
     assert session.score(broken, 4) == {}
+    huge = ld3.Table(own.weights.clone(), own.net_times)
+    huge.weights[-1] *= 1e25
+    assert session.score(huge, 4) == {}  # samples are finite, but their distance is not

@@ -1,6 +1,7 @@
 """What the terminal shows: lines that fit it, and how long a run will still take."""
 
 import io
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from ld3.export.plan_zoo import index_zoo
 from ld3.models import bind_network, on_evaluation
 from ld3.report.bar import FIRST_LINE, Bar
 from ld3.report.comparison import SHORT, comparison_lines
-from ld3.report.tables import significant, table_lines, wrapped
+from ld3.report.page import page
+from ld3.report.tables import ratio_text, significant, table_lines, wrapped
 from ld3.report.time_left import Part, TimeLeft, duration
 from ld3.runs.expected import learn_parts
 from ld3.runs.learn import run_learn
@@ -115,6 +117,39 @@ def test_tables_wrap_text_and_split_numbers() -> None:
 )
 def test_numbers_have_significant_digits(value: float, text: str) -> None:
     assert significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.204, "1.20"),
+        (0.1, "0.10"),
+        (0.0267, "0.027"),
+        (0.00026, "0.00026"),
+        (0.0, "0"),
+        (12, "12.00"),
+    ],
+)
+def test_ratios_have_digits_when_they_are_small(value: float, text: str) -> None:
+    assert ratio_text(value) == text
+
+
+def test_a_tiny_ratio_is_not_shown_as_zero(here: Path) -> None:
+    """On the terminal and on the page."""
+    small = Range(value=0.0026, low=0.0000123, high=0.0049)
+    row = Row(
+        method="ld3", kind="learned", seeds=1, scores={"distance": small}, ratio=small, wins=1
+    )
+    block = Block(
+        solver="unipc-3", nfe=5, baseline="edm", featured="ld3", gain="gain", verdict="", rows=[row]
+    )
+    found = Comparison(
+        command="", spec={"seeds": 1, "held_out": 64}, model={"name": "x"}, teacher={}, seeds={},
+        versions={}, metrics=[Metric(key="distance", label="l2", unit="mean")], methods=[],
+        blocks=[block],
+    )  # fmt: skip
+    for text in ("\n".join(comparison_lines(found)), page(found)):
+        assert "0.0026" in text and "0.000012" in text and "0.00" not in re.split(r"[^\d.]", text)
 
 
 # How long it will take

@@ -5,12 +5,14 @@ import json
 import os
 import re
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tests.fuzzing import PIPELINES, QUICK
 from tests.plans import make_plan
 
 import ld3
@@ -20,6 +22,7 @@ from ld3.errors import Ld3Error, ModelError, StoreError, one_line, printable
 from ld3.runs.evaluation.evaluate import run_evaluate
 from ld3.runs.evaluation.spec import EvaluateSpec, with_plan
 from ld3.store import read_bytes, read_json, read_text, read_toml, write_json
+from ld3.zoo.loading import is_safe_to_open
 
 SMALL = ["--nfe", "2", "--pairs", "2", "--held-out", "2", "--preset", "fast", "--start", "logsnr"]
 SMALL += ["--teacher-steps", "4", "--recipe", "epochs=1"]
@@ -128,6 +131,27 @@ def shape():
 
 def schedule():
     return ld3.FunctionModel(lambda x, t, cond: x, "edm", "x0", (4,))
+
+
+def schedule_class():
+    return ld3.FunctionModel(lambda x, t, cond: x, ld3.EDM, "x0", (4,))
+
+
+def dtype():
+    return model(lambda x, t, cond: x, dtype="float32")
+
+
+def network():
+    return torch.nn.Linear(4, 4)
+
+
+class Odd:
+    def __getattribute__(self, name):
+        raise ValueError(f"no {name}")
+
+
+def odd():
+    return Odd()
 """
 
 
@@ -180,6 +204,7 @@ def test_a_plan_never_names_code_to_run(
         ("diffusers:owner/name", "would be fetched"),
         ("os:getcwd", "code that would run"),
         ("gone.pt", "is not here"),
+        (r"diffusers:\\host\share", "would be fetched"),
         ("own", "learned from Python"),
     ],
 )
@@ -192,6 +217,16 @@ def test_models_that_a_plan_may_not_open(name: str, reason: str, tmp_path: Path)
     spec = EvaluateSpec.read(with_plan({"what": [str(tmp_path / "plan.json")], "out": tmp_path}))
     with pytest.raises(Ld3Error, match=reason):
         run_evaluate(spec)
+
+
+def test_a_plan_opens_no_share_of_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    r"""On Windows opening \\host\share\file connects to that host."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("here.pt", r"\\host\share\a.pt", r"\\?\UNC\host\a.pt"):
+        Path(name).write_bytes(b"a checkpoint")  # here a file with backslashes in its name
+        assert is_safe_to_open(name) is (name == "here.pt")
 
 
 def test_a_shipped_model_is_opened_if_it_is_the_one(tmp_path: Path) -> None:
@@ -261,6 +296,10 @@ def test_errors_are_one_line_whatever_is_in_them(capsys: pytest.CaptureFixture[s
         ("no_content", "got a meta tensor as its output"),
         ("shape", "got shape (-1,), expected the sizes of one sample"),
         ("schedule", "got str as its schedule, without t_min"),
+        ("schedule_class", "got the class EDM as its schedule, expected an object of it"),
+        ("dtype", "got dtype 'float32', expected that of its network: torch.float32"),
+        ("network", "expected an ld3.FunctionModel around your network"),
+        ("odd", "model: schedule: got ValueError: no schedule (own_"),
         ("absent", "got no function 'absent'"),
     ],
 )
@@ -291,7 +330,14 @@ def test_modules_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:
         ("./my_model.py:draw", "expected a module, not a path: my_model:draw"),
         ("models/mine:draw", "expected a module, not a path: models.mine:draw"),
         ("ld3.no.such:make", "got no module 'ld3.no', expected ld3/no/such.py"),
-        (":make", "model :make: got ValueError"),
+        (":make", "got ':make', expected package.module:function, such as my_model:make"),
+        (".mine:make", "expected package.module:function"),
+        ("C:\\models\\mine.py:make", "expected a module, not a path: mine:make"),
+        ("C:/models/mine.py:make", "expected a module, not a path: mine:make"),
+        ("models\\mine:make", "expected a module, not a path: models.mine:make"),
+        (".\\mine.py:make", "expected a module, not a path: mine:make"),
+        ("C:\\models\\mine.py", "expected module:function, such as mine:make"),
+        ("C:\\pipelines\\sd", "a folder or hub id is diffusers:C:\\pipelines\\sd"),
         ("/:make", "expected a module, not a path"),
     ],
 )
@@ -338,6 +384,52 @@ def test_what_nobody_thought_of_leaves_a_file(
     assert code == 2 and "out of memory" in said and "--batch" in said
 
 
+# Folders of pipelines
+
+
+SCHEDULER, UNET = "scheduler/scheduler_config.json", "unet/config.json"
+WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
+
+
+def pipeline_folder(folder: Path, changes: dict[str, dict[str, object]]) -> str:
+    """A good pipeline in a folder, but for changes in its configs, and the names of its weights."""
+    for name, content in PIPELINES()["DDPMScheduler"].items():
+        if name in changes and name.endswith(".json"):
+            content = json.dumps(json.loads(content) | changes[name]).encode()
+        for old, new in changes.get(name, {}).items() if name == WEIGHTS else ():
+            content = content.replace(old.encode(), str(new).encode())
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return f"diffusers:{folder}"
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "reason"),
+    [
+        (SCHEDULER, {"trained_betas": 0.5}, "not iterable"),
+        (UNET, {"sample_size": [1, "a", None]}, "invalid literal for int"),
+        (WEIGHTS, {"conv_in.weight": "conv_in.weighs"}, "meta tensor"),
+    ],
+)
+def test_a_damaged_pipeline_is_one_line(
+    file: str, changes: dict[str, object], reason: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """What diffusers loads and cannot be used."""
+    model = pipeline_folder(tmp_path / "pipe", {file: changes})
+    code, said = ended(capsys, "learn", "--model", model, *QUICK)
+    assert code == 2 and f"{model}: cannot be loaded" in said and reason in said, said
+
+
+def test_diffusers_does_not_litter_the_output(tmp_path: Path) -> None:
+    """It warns of configs with unknown settings, with control characters and all."""
+    odd: dict[str, object] = {"odd\x1b[2J": "\x1b[2J"}
+    model = pipeline_folder(tmp_path / "pipe", {UNET: odd, SCHEDULER: odd})
+    words = ["-m", "ld3.cli", "learn", "--model", model, *QUICK, "--out", str(tmp_path / "runs")]
+    run = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "") and printable(run.stdout) == run.stdout
+
+
 # Options and files
 
 
@@ -354,6 +446,10 @@ def test_what_nobody_thought_of_leaves_a_file(
         ["learn", "--recipe", "epochs=99999999999999999999"],
         ["learn", "--rank-timeout", "nan"],
         ["learn", "--device", "meta"],
+        ["learn", "--device", "privateuseone"],
+        ["learn", "--recipe", "rate=" + "[" * 3000],
+        ["learn", "--out", "/".join("a" * 2000)],
+        ["show", "/".join("a" * 2000)],
         ["learn", "--model", "."],
         ["learn", "--out", "/dev/null/x"],
         ["learn", "--out", "a\0b"],
@@ -389,6 +485,9 @@ def test_bad_options_are_one_line(words: list[str], capsys: pytest.CaptureFixtur
         (["--pairs", "99999999"], "pairs: got '99999999', expected at most 10000"),
         (["--samples", "-1"], "samples: got '-1', expected 0 or more"),
         (["--guidance", "nan"], "guidance: got 'nan', expected a finite number"),
+        (["--recipe", "rate=-1"], "recipe rate: got -1.0, expected 0 or more"),
+        (["--refine"], "refine: got it with nfe 5, expected a range such as --nfe 4-10"),
+        (["--distance", "lpips-vgg:gone"], "LPIPS weights got gone, which is no file"),
         (
             ["--dtype", "x"],
             "dtype: got 'x', expected 'float32', 'float64', 'bfloat16' or 'float16'",
@@ -403,7 +502,7 @@ def test_lines_say_what_was_got_and_expected(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, said = ended(capsys, "learn", *words)
-    assert code == 2 and line in said
+    assert code == 2 and line in said and "1.79" not in said
 
 
 def test_what_can_be_checked_is_checked_before_any_work(
@@ -463,9 +562,9 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             read(tmp_path / "latin")
     (tmp_path / "deep").write_bytes(b"[" * 100_000)
     (tmp_path / "deep.toml").write_bytes(b"a = " + b"[" * 100_000)
-    with pytest.raises(StoreError, match="not JSON"):
+    with pytest.raises(StoreError, match=r"not JSON \(nested too deeply\)"):
         read_json(tmp_path / "deep")
-    with pytest.raises(StoreError, match="not TOML"):
+    with pytest.raises(StoreError, match=r"not TOML \(nested too deeply\)"):
         read_toml(tmp_path / "deep.toml")
     (tmp_path / "marked").write_bytes(b"\xef\xbb\xbfone\n")
     assert read_text(tmp_path / "marked") == "one\n"
@@ -514,16 +613,31 @@ def test_a_plan_that_ends_above_the_last_time_is_shown(
         assert code == 0
 
 
-def test_without_matplotlib_a_plan_is_learned_all_the_same(
-    own: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_matplotlib_results_end_well(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """What was learned, drawn and scored is there, and a line says what the extra adds."""
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(SystemExit) as end:
-        main(["learn", "--model", f"{own}:good", *SMALL])
-    said = capsys.readouterr().out.splitlines()
-    assert end.value.code == 0
-    assert any("pip install 'ld3[report]'" in line for line in said)
-    assert Path(said[-1].split()[-1]).is_file()
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def lines(*words: str) -> list[str]:
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        said = capsys.readouterr()
+        assert end.value.code == 0, said.err
+        assert "pip install 'ld3[report]' adds plots" in " ".join(said.out.split())
+        found = said.out.splitlines()
+        assert not [line for line in found if "sheet" in line and len(line) > 80]
+        return found
+
+    own_model = ["--model", f"{own}:good"]
+    plan = lines("learn", *own_model, *SMALL)[-1].split()[-1]
+    assert Path(plan).is_file()
+    lines("score", plan, *own_model, "--held-out", "2", "--image", "a.png")
+    make_plan("edm", prediction="x0", shape=(1, 28, 28)).save(tmp_path / "images.json")
+    shipped = ["--model", "fashion", "--force", "--seeds", "0"]
+    lines("sample", "--plan", "images.json", *shipped, "--out", "drawn")
+    assert sorted(os.listdir("drawn")) == ["0.png", "samples.safetensors"]
 
 
 # SECURITY.md, sentence by sentence, where no test above or elsewhere does it
@@ -545,6 +659,9 @@ def test_nothing_imports_what_could_run_or_fetch() -> None:
     assert found == {"export/zoo_files.py": "from urllib"}  # `ld3 zoo` with an address
     scripts = [f.name for f in folder.rglob("*.py") if "torch.jit.load" in f.read_text("utf-8")]
     assert scripts == ["features.py"]
+    loads = [line for f in folder.rglob("*.py") for line in f.read_text("utf-8").splitlines()]
+    loads = [line for line in loads if "torch.load(" in line]
+    assert loads and all("weights_only=True" in line for line in loads), loads
 
 
 def test_importing_learning_and_sampling_open_no_connection(

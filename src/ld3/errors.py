@@ -153,6 +153,7 @@ def expectation(message: str) -> str:
         (r"Input should be a valid number\b.*", "expected a number"),
         (r"\w+ should have (at (?:least|most) \S+ \w+).*", r"expected \1"),
         (r"Input should be a valid dictionary.*", "expected a JSON object"),
+        (r"Field required", "got nothing, expected a value"),
         (r"Extra inputs are not permitted", "expected no field of this name"),
         (r"Input should be ", "expected "),
     ):

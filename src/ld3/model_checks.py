@@ -40,17 +40,28 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
     Raises :class:`ModelError` with one line. `learn=False` leaves the gradient out, for models that
     only sample.
     """
-    missing = [name for name in MEMBERS if not hasattr(model, name)]
+    missing = _without(model, MEMBERS)
     if missing:
         raise ModelError(
-            f"model: got {type(model).__name__} without {', '.join(missing)}, expected all members "
-            "of ld3.Model; inherit from ld3.models.ModelDefaults to get those with defaults"
+            f"model: got {type(model).__name__} without {', '.join(missing)}, expected an "
+            "ld3.FunctionModel around your network, or a class that inherits from "
+            "ld3.models.ModelDefaults and has these"
+        )
+    if model.dtype is not None and not getattr(model.dtype, "is_floating_point", False):
+        raise ModelError(
+            f"model: got dtype {model.dtype!r}, expected that of its network: torch.float32, "
+            "torch.float64, torch.bfloat16 or torch.float16"
         )
     if model.prediction not in PREDICTIONS:
         raise ModelError(
             f"model: got prediction {model.prediction!r}, expected one of {', '.join(PREDICTIONS)}"
         )
-    missing = [name for name in OF_SCHEDULE if not hasattr(model.schedule, name)]
+    if isinstance(model.schedule, type):
+        raise ModelError(
+            f"model: got the class {model.schedule.__name__} as its schedule, expected an object "
+            "of it, such as ld3.EDM()"
+        )
+    missing = _without(model.schedule, OF_SCHEDULE)
     if missing:
         raise ModelError(
             f"model: got {type(model.schedule).__name__} as its schedule, without "
@@ -95,6 +106,11 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
             f"model: got a gradient in the time that is not finite at t = {middle:.4g}, "
             "expected finite"
         )
+
+
+def _without(value: object, members: Sequence[str]) -> list[str]:
+    """The members that a value does not have; looking at one may run code of the user."""
+    return [name for name in members if not call_own(f"model: {name}", hasattr, value, name)]
 
 
 def _is_size(value: object) -> bool:

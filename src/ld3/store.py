@@ -27,9 +27,11 @@ from safetensors.torch import load as decode_tensors
 from safetensors.torch import save as encode_tensors
 from torch import Tensor
 
-from ld3.errors import StoreError
+from ld3.errors import StoreError, first_line
 
 MAX_JSON = 16 * 2**20  # bytes: a plan has a few thousand
+# What writing raises: ValueError if the path has a NUL, RecursionError if it has 1000 folders.
+CANNOT = (OSError, ValueError, RecursionError)
 LEFTOVER = 3600  # seconds after which a temporary file belongs to nobody
 
 
@@ -37,7 +39,7 @@ def make_folder(path: Path) -> None:
     """A folder and those above it; it may be there already."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError) as error:
+    except CANNOT as error:
         raise StoreError(f"cannot write {path}: {_reason(error)}; nothing was changed") from None
 
 
@@ -70,7 +72,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             beside.unlink(missing_ok=True)
             raise
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+    except CANNOT as error:
         raise StoreError(f"cannot write {path}: {_reason(error)}; nothing was changed") from None
     with suppress(OSError):  # the file is there; some systems cannot sync a folder
         folder = os.open(path.parent, os.O_RDONLY)
@@ -158,7 +160,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise StoreError(f"{path}: got something that is not TOML ({error})") from None
+        raise StoreError(f"{path}: got something that is not TOML ({_reason(error)})") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -253,16 +255,17 @@ def _contiguous(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
 
 
-def _reason(error: OSError | ValueError) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return (error.strerror if isinstance(error, OSError) else None) or first_line(error, 120)
 
 
 def _parsed(content: bytes, path: Path) -> Any:
     try:
         return json.loads(content, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0][:120]
-        raise StoreError(f"{path}: got something that is not JSON ({reason})") from None
+        raise StoreError(f"{path}: got something that is not JSON ({_reason(error)})") from None
 
 
 def _no_constant(name: str) -> float:

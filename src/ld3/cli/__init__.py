@@ -67,8 +67,8 @@ def cli(ctx: click.Context, version: bool, verbose: bool) -> None:
         say(ctx.get_help())
 
 
-def _epilog(lines: Sequence[str]) -> str | None:
-    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else None
+def _epilog(lines: Sequence[str]) -> str:
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 cli.epilog = _epilog(FIRST)
@@ -76,8 +76,10 @@ for module in (
     begin, learn, plans, importing, evaluate, compare, reproduce, checkpoints, lists, zoo,
 ):  # fmt: skip
     for command in module.COMMANDS:
-        command.epilog = _epilog(EXAMPLES.get(command.name or "", ()))
-        for one in (command, *getattr(command, "commands", {}).values()):
+        own = {command.name: command}
+        own |= {f"{command.name} {name}": c for name, c in getattr(command, "commands", {}).items()}
+        for name, one in own.items():
+            one.epilog = _epilog(EXAMPLES[name or ""])
             one.short_help = " ".join((one.help or "").partition("\n\n")[0].split())  # click cuts
         cli.add_command(command)
 

@@ -1,4 +1,4 @@
-"""Examples at the end of each `--help`: of all commands together, and by command."""
+"""Examples at the end of each `--help`: of `ld3` itself, and by command."""
 
 FIRST = (
     "ld3 learn                                  on the small model inside",
@@ -42,4 +42,13 @@ EXAMPLES = {
     "inspect": ("ld3 inspect edm-cifar10-32x32-uncond-vp.pkl",),
     "convert": ("ld3 convert model.ckpt model.safetensors",),
     "init": ("ld3 init my_model.py",),
+    "solvers": ("ld3 solvers", "ld3 solvers --json"),
+    "methods": ("ld3 methods", "ld3 methods --json"),
+    "schedules": ("ld3 schedules", "ld3 schedules --json"),
+    "models": ("ld3 models", "ld3 models --json"),
+    "zoo": ("ld3 zoo index plans", "ld3 zoo list plans", "ld3 zoo check plans"),
+    "zoo list": ("ld3 zoo list plans", "ld3 zoo list https://ADDRESS --json"),
+    "zoo get": ("ld3 zoo get plans NAME --out plan.json",),
+    "zoo check": ("ld3 zoo check plans",),
+    "zoo index": ("ld3 zoo index plans --title 'My plans'",),
 }

@@ -8,9 +8,16 @@ from typing import Any
 import click
 
 from ld3.cli import options as shared
-from ld3.cli.options import flag, given, option, print_lines, together, working
+from ld3.cli.options import (
+    flag,
+    given,
+    noted_if_missing,
+    option,
+    print_lines,
+    together,
+    working,
+)
 from ld3.cli.say import say
-from ld3.errors import MissingPackage
 
 
 @click.command()
@@ -77,11 +84,9 @@ def learn(file: Path | None, resume: bool, rank_timeout: float, **options: Any) 
                 plan, folder = result.plan, result.folder
                 bar.clear()
                 print_lines((family_lines if plan.family else learned_lines)(plan))
-                try:
+                with noted_if_missing("no images"):
                     for picture in write_pictures(plan, folder, spec.device, spec.model):
                         say(f"image    {picture}")
-                except MissingPackage as missing:
-                    say(f"no images: {missing}")
                 say(f"seconds  {time.perf_counter() - begin:.0f}")
                 say(f"plan     {folder / 'plan.json'}")
                 begin = time.perf_counter()

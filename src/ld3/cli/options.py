@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ld3.cli.say import say
-from ld3.errors import SpecError
+from ld3.errors import MissingPackage, SpecError
 
 if TYPE_CHECKING:
     from ld3.report.bar import Bar
@@ -87,6 +87,18 @@ def print_table(rows: Sequence[Sequence[str]]) -> None:
 
 def print_files(paths: Iterable[Path]) -> None:
     print_lines(f"{path.suffix[1:]:<9}{path}" for path in paths)
+
+
+@contextmanager
+def noted_if_missing(what: str) -> Iterator[None]:
+    """Images come after the result: without their package, a line says so and the command ends
+    well."""
+    from ld3.report.tables import wrapped
+
+    try:
+        yield
+    except MissingPackage as missing:
+        print_lines(wrapped(f"{what}: {missing}"))
 
 
 @contextmanager
@@ -292,7 +304,7 @@ def read_recipe(texts: Sequence[str]) -> dict[str, object]:
             raise SpecError(f"--recipe: got {pair!r}, expected NAME=VALUE such as gamma=0.001")
         try:
             settings[name.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             settings[name.strip()] = value.strip()
     return settings
 

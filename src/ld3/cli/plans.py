@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ld3.cli import options as shared
-from ld3.cli.options import FILE, Finite, flag, option, print_lines, together, working
+from ld3.cli.options import (
+    FILE,
+    Finite,
+    flag,
+    noted_if_missing,
+    option,
+    print_lines,
+    together,
+    working,
+)
 from ld3.cli.say import say
 
 if TYPE_CHECKING:
@@ -57,11 +66,12 @@ def sample(
         samples = run_sample(plan, numbers, prompts=prompt, ranks=ranks, report=bar, **options)
         bar.clear()
         if ranks.is_first:
-            print_lines(str(file) for file in write_samples(out, numbers, samples))
+            with noted_if_missing("no sheet"):
+                print_lines(str(file) for file in write_samples(out, numbers, samples))
 
 
 @click.command()
-@click.argument("path", type=FILE)
+@click.argument("path", metavar="PLAN", type=FILE)
 @together(
     option("--guidance", multiple=True, shown="the plan's",
            help="Scales of classifier-free guidance: 1,2.5 or 1-4."),
@@ -81,7 +91,7 @@ def score(
     rank_timeout: float,
     **options: Any,
 ) -> None:
-    """Score a plan beside all known grids on held-out seeds, at any guidance scale."""
+    """Score the plan of a file beside all known grids on held-out seeds, at any guidance scale."""
     from ld3.report.plans import draw_guidance, guidance_lines
     from ld3.runs.score import run_score
     from ld3.store import check_writable
@@ -98,12 +108,13 @@ def score(
     print_lines(guidance_lines(plan, rows, options["held_out"]))
     if image is not None or len(rows) > 1:
         image = image or path.parent / "guidance.png"
-        draw_guidance(rows, image)
-        say(f"image    {image}")
+        with noted_if_missing("no image"):
+            draw_guidance(rows, image)
+            say(f"image    {image}")
 
 
 @click.command()
-@click.argument("path", type=FILE)
+@click.argument("path", metavar="PLAN", type=FILE)
 @together(
     option("--image", type=FILE, help="Plot the times to this file.", shown="none"),
     shared.old_image,
@@ -115,7 +126,7 @@ def score(
 def show(
     path: Path, image: Path | None, old_image: Path | None, tool: str | None, nfe: int | None
 ) -> None:
-    """Print a plan, and plot its times beside the known grids."""
+    """Print the plan of a file, and plot its times beside the known grids."""
     from ld3.report.plans import draw_plan, plan_lines
 
     plan = _load(path, nfe)
@@ -131,7 +142,7 @@ def show(
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=FILE)
+@click.argument("paths", metavar="PLAN...", nargs=-1, required=True, type=FILE)
 @together(
     option("--to", "target", required=True,
            help="Tool: diffusers, comfyui, comfyui-pack, a1111, a1111-pack, kdiffusion, text, "
@@ -144,7 +155,7 @@ def show(
            help="comfyui: your id in its registry of nodes."),
 )  # fmt: skip
 def export(paths: tuple[Path, ...], target: str, out: Path, **wishes: Any) -> None:
-    """Write plans of one model for another tool, and check what was written."""
+    """Write plan files of one model for another tool, and check what was written."""
     from ld3.export import Wish, export_plans
 
     images = [path.parent / "samples.png" for path in paths]

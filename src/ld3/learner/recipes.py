@@ -49,7 +49,7 @@ class _Shared:
                 low = "a positive number" if name in POSITIVE else "0 or more"
                 most = HIGHEST.get(name, MOST if isinstance(value, int) else sys.float_info.max)
                 fits = (value > 0 if name in POSITIVE else value >= 0) and value <= most
-                wanted = f"{low}, at most {most:,}"
+                wanted = low if most > MOST else f"{low}, at most {most:,}"
             if not fits:
                 raise SpecError(f"recipe {name}: got {value!r}, expected {wanted}")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from ld3.comparison import Block, Comparison, Metric, Range, Row
-from ld3.report.tables import GAP, significant, table_lines, wrapped
+from ld3.report.tables import GAP, ratio_text, significant, table_lines, wrapped
 from ld3.teacher import SHARE
 
 SHORT = {
@@ -72,7 +72,7 @@ def _block(block: Block, metrics: list[Metric]) -> Iterator[str]:
 def _cells(row: Row, block: Block, shown: list[Metric]) -> list[str]:
     best = row.method == block.baseline
     mark = " *" * (row is block.rows[0]) + " =" * best
-    ratio, ends = _range(row.ratio, "{:.2f}".format)
+    ratio, ends = _range(row.ratio, ratio_text)
     nearer = "" if row.wins is None else f"{100 * row.wins:.0f} %"
     return [
         row.method + mark,

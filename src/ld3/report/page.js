@@ -30,6 +30,7 @@
     const size = Math.abs(v);
     return size >= 1e-4 && size < 1e5 ? String(Number(v.toPrecision(3))) : v.toExponential(1);
   };
+  const ratio = (v) => (v >= 0.1 ? v.toFixed(2) : digits(Number(v.toPrecision(2))));
   const brief = (v) => {
     const r = Number(v.toPrecision(2));
     return r >= 1e-4 && r < 1e4 ? r.toFixed(Math.max(0, 1 - Math.floor(Math.log10(r)))) : digits(r);
@@ -282,7 +283,7 @@
     const rows = now().rows.filter((r) => r.ratio);
     if (!rows.length) { box.replaceChildren(make("p", { class: "muted" }, "There is no baseline to compare with.")); return; }
     const points = rows.map((r) => ({ ...r, cost: r.evaluations + r.teacher_evaluations }));
-    const said = points.map((p) => `${p.method}: ${p.cost} evaluations, ratio ${p.ratio.value.toFixed(2)}`).join("; ");
+    const said = points.map((p) => `${p.method}: ${p.cost} evaluations, ratio ${ratio(p.ratio.value)}`).join("; ");
     const { svg, width, height } = frame(box, Math.max(340, 60 + 17 * rows.length), `Cost against gain. ${said}`);
     const paid = points.map((p) => p.cost).filter((c) => c > 0);
     const narrow = width < 560;
@@ -312,7 +313,7 @@
     for (const p of [...points].reverse()) {
       const ink = colours.get(p.method) || "var(--muted)";
       const group = draw(svg, "g", {});
-      draw(group, "title", {}, `${p.method}: ${p.cost} evaluations, ${p.seconds.toFixed(1)} s, ratio ${p.ratio.value.toFixed(2)} (${p.ratio.low.toFixed(2)} to ${p.ratio.high.toFixed(2)})`);
+      draw(group, "title", {}, `${p.method}: ${p.cost} evaluations, ${p.seconds.toFixed(1)} s, ratio ${ratio(p.ratio.value)} (${ratio(p.ratio.low)} to ${ratio(p.ratio.high)})`);
       draw(group, "line", { x1: x(p.cost), x2: x(p.cost), y1: inside(p.ratio.low), y2: inside(p.ratio.high), stroke: ink, "stroke-width": 4, opacity: 0.3, "stroke-linecap": "round" });
       draw(group, "circle", { cx: x(p.cost), cy: inside(p.ratio.value), r: 4.5, fill: ink });
       labels.push({ text: p.method, x: x(p.cost), y: inside(p.ratio.value), at: inside(p.ratio.value), ink: colours.get(p.method), free: !p.cost });

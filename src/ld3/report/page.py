@@ -8,7 +8,7 @@ import hashlib
 import json
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -16,6 +16,7 @@ from string import Template
 from typing import Any
 
 from ld3.comparison import Block, Comparison, Method, Metric, Range, Row
+from ld3.report.tables import ratio_text
 from ld3.store import write_bytes
 
 WHO = ("Method", "Kind", "Solver", "NFE")
@@ -108,7 +109,7 @@ def headline(c: Comparison) -> str:
         text += f", is worse in {count['worse']}"
     rows = [row for block in decided for row in block.rows if row.method == shown]
     ratios = sorted(row.ratio.value for row in rows if row.ratio)
-    span = f"{ratios[0]:.2f}" + f" to {ratios[-1]:.2f}" * (len(ratios) > 1)
+    span = " to ".join(map(ratio_text, dict.fromkeys((ratios[0], ratios[-1]))))
     return f"{text}: {span} of its distance to the teacher."
 
 
@@ -187,8 +188,8 @@ def _verdict(block: Block | None) -> str:
     word = {"gain": "gain over", "none": "no gain over", "worse": "worse than"}.get(block.gain)
     ratio = row.ratio
     return (
-        f'<td class="{block.gain}"><b>{ratio.value:.2f}</b> <span class="muted">'
-        f"{ratio.low:.2f}–{ratio.high:.2f}</span><br><small>{word} "
+        f'<td class="{block.gain}"><b>{ratio_text(ratio.value)}</b> <span class="muted">'
+        f"{ratio_text(ratio.low)}–{ratio_text(ratio.high)}</span><br><small>{word} "
         f"{escape(block.baseline or '')}</small></td>"
     )
 
@@ -233,7 +234,7 @@ def _row(block: Block, row: Row, metrics: list[Metric]) -> str:
         cost = row.evaluations + row.teacher_evaluations
         cells += [
             main,
-            _ranged(row.ratio, ".2f"),
+            _ranged(row.ratio, ratio_text),
             _cell("" if nearer is None else f"{100 * nearer:.0f} %", nearer),
             _cell(f"{cost:,}", cost),
             _cell(f"{row.seconds:.1f}", row.seconds),
@@ -249,10 +250,10 @@ def _cell(text: str, value: float | None) -> str:
     return f"<td{data}>{escape(text)}</td>"
 
 
-def _ranged(interval: Range | None, show: str = ".3g") -> str:
+def _ranged(interval: Range | None, show: Callable[[float], str] = "{:.3g}".format) -> str:
     if interval is None:
         return "<td></td>"
     return (
-        f'<td class="number" data-v="{interval.value!r}">{interval.value:{show}}'
-        f"<small>{interval.low:{show}}–{interval.high:{show}}</small></td>"
+        f'<td class="number" data-v="{interval.value!r}">{show(interval.value)}'
+        f"<small>{show(interval.low)}–{show(interval.high)}</small></td>"
     )

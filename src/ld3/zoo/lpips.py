@@ -117,13 +117,13 @@ class LpipsFeatures(nn.Module):
 
 def _read(file: Path) -> dict[str, object]:
     """The tensors of a weights file; code in it is never run."""
+    if not file.is_file():
+        raise ModelError(f"LPIPS weights got {file}, which is no file; fix: correct the path")
     if file.suffix not in (".safetensors", ".pth", ".pt"):
         raise ModelError(
             f"LPIPS weights got {file}, expected a .safetensors, .pth or .pt file; fix: save the "
             "tensors in one of these formats"
         )
-    if not file.is_file():
-        raise ModelError(f"LPIPS weights got {file}, which is no file; fix: correct the path")
     state: object
     try:
         if file.suffix == ".safetensors":

@@ -9,6 +9,7 @@ from ld3 import zoo
 from ld3.comparison import Block, Gain, Metric, Range, Row
 from ld3.images import is_cloud
 from ld3.metrics.bootstrap import Interval, Weights, jackknife, mean, ratio, wins
+from ld3.report.tables import ratio_text
 from ld3.runs.compare.cells import Scored
 from ld3.runs.compare.spec import CompareSpec, kind_of, needs_of
 from ld3.runs.session import KEYS, Session
@@ -171,8 +172,8 @@ def _verdict(rows: Mapping[str, Row], shown: str | None, best: str | None) -> tu
         return f"There is no {lacking} to compare with.", ""
     interval = rows[shown].ratio
     assert interval is not None
-    ends = f"95 %: {interval.low:.2f} to {interval.high:.2f}"
-    at, base = f"{interval.value:.2f}", f"the distance of the best baseline, {best}"
+    ends = f"95 %: {ratio_text(interval.low)} to {ratio_text(interval.high)}"
+    at, base = ratio_text(interval.value), f"the distance of the best baseline, {best}"
     if interval.high < 1:
         return f"{shown} is at {at} of {base} ({ends}).", "gain"
     if interval.low > 1:

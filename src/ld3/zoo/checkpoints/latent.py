@@ -13,6 +13,7 @@ import math
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -164,6 +165,9 @@ def to_diffusers_folder(
         made.mkdir()  # with the rights that the umask leaves
         try:
             pipe.save_pretrained(str(made))
+            rights = (made / "model_index.json").stat().st_mode  # safetensors leaves fewer
+            for file in filter(Path.is_file, made.rglob("*")):
+                file.chmod(stat.S_IMODE(rights))
             os.replace(made, folder)
         except BaseException:
             shutil.rmtree(made, ignore_errors=True)

@@ -51,7 +51,7 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
         given["requires_safety_checker"] = False
     version = tuple(int(part) for part in diffusers.__version__.split(".")[:2])
     given["dtype" if version >= (0, 40) else "torch_dtype"] = dtype or torch.float32
-    with hushed():
+    with hushed(), damage_is_said(name):
         try:
             return _class(diffusers, kind).from_pretrained(
                 str(folder), use_safetensors=True, local_files_only=True, **given
@@ -61,9 +61,18 @@ def open_pipeline(name: str, dtype: torch.dtype | None = None) -> Any:
                 f"diffusers:{name}: {kind} wants a package that is not there ({_line(error)}); "
                 "pip install 'ld3[diffusers]'"
             ) from None
-        except Exception as error:  # damaged configs make diffusers fail in any way
-            reason = NO_MEMORY if is_out_of_memory(error) else _line(error)
-            raise ModelError(f"diffusers:{name}: cannot be loaded ({reason})") from None
+
+
+@contextmanager
+def damage_is_said(name: str) -> Iterator[None]:
+    """Configs of a folder that do not fit make diffusers, torch and our readers fail in any way."""
+    try:
+        yield
+    except Ld3Error:
+        raise
+    except Exception as error:
+        reason = NO_MEMORY if is_out_of_memory(error) else _line(error)
+        raise ModelError(f"diffusers:{name}: cannot be loaded ({reason})") from error
 
 
 def _class(diffusers: Any, kind: str) -> Any:
