@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from ld3.learner.learn import Progress
+from ld3.runs import descent
 from ld3.runs.descent import race_length
 from ld3.runs.learn import run_learn
 from ld3.runs.spec import RunSpec
@@ -58,3 +60,23 @@ def test_a_lost_state_is_made_again(tmp_path: Path) -> None:
         (folder / "result.json").unlink()
         assert learned(tmp_path) == whole
     assert len(list(folder.glob("state-*"))) == 4
+
+
+def test_no_line_is_lost_when_a_run_is_killed_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = learned(tmp_path / "whole")
+    add, calls = descent._Log.add, list[int]()
+
+    def killed(log: descent._Log, start: str, progress: Progress) -> None:
+        calls.append(progress.iteration)
+        if len(calls) == 5:
+            raise SystemExit
+        add(log, start, progress)
+
+    model, spec = mixture([[-1.0, 0.0], [1.0, 0.5]], std=0.2), RunSpec(**SPEC, out=tmp_path / "a")  # type: ignore[arg-type]
+    monkeypatch.setattr(descent._Log, "add", killed)
+    with pytest.raises(SystemExit):
+        list(run_learn(spec, model=model))
+    assert len(calls) == 5
+    assert learned(tmp_path / "a") == whole

@@ -107,7 +107,8 @@ class _Racer:
             self._save()
 
     def until(self, iteration: int) -> Iterator[Progress]:
-        """Learn up to and with an iteration, each of them stored."""
+        """Learn up to and with an iteration. Each is stored after its line is in the log, so that a
+        run that is killed in between does it again, and no line is lost."""
         while self.last.iteration < iteration:
             last = next(self._steps, None)
             if last is None:
@@ -115,9 +116,9 @@ class _Racer:
             assert last.loss is not None  # only before the first iteration
             self.last = last
             self.losses.append(last.loss)
-            self._save()
             self.descent.watch(self.name, last)
             yield last
+            self._save()
 
     def drop(self) -> None:
         """Forget what the iterations to come would need."""

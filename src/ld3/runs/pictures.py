@@ -1,4 +1,4 @@
-"""Images of a plan: the same noise by reference, default grid, best known grid and plan."""
+"""Images of a plan: the same noise by reference, default schedule, best known schedule and plan."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +35,8 @@ def write_pictures(
 def image_rows(
     plan: Plan, device: str = "cpu", model: Model | str | None = None, count: int = SHOWN
 ) -> list[tuple[str, Tensor]]:
-    """Labelled images (B,C,H,W) by reference, default grid, best known grid and plan, from the same
-    `count` seeds; none for samples that are no images, and for a plan without scores."""
+    """Labelled images (B,C,H,W) by reference, default schedule, best known schedule and plan, from
+    the same `count` seeds; none for samples that are no images, and for a plan without scores."""
     scores = {name: s for name, s in plan.scores.items() if isinstance(s, Scores)}
     if not scores:
         return []
@@ -49,9 +49,9 @@ def image_rows(
         return TunedSolver(plan.make_solver(), grid).table(own.schedule, own.prediction)
 
     usual = default_grid(own.schedule)
-    grids = {f"default grid: {usual}": usual} | {f"best known grid: {best}": best}
+    grids = {f"default: {usual}": usual} | {f"best known: {best}": best}
     if usual == best:
-        grids = {f"default and best known grid: {best}": best}
+        grids = {f"default and best known: {best}": best}
     exact = reference.table(own.schedule, own.prediction)
     tables = {f"reference, {reference.nfe} evaluations": exact}
     tables |= {f"{label}, {plan.nfe}": known(name) for label, name in grids.items()}
