@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from data import DATA, load
 from edm import Edm
+from fine import FineUNet
 from learner import Learner, averaged, hide, shipped, shortened
 from long import Every, Pace, arguments, pace_of, train
 from quality import grade, losses
 from torch import Tensor, nn
 
 from ld3.schedules import EDM
-from ld3.zoo.networks import UNet
 from ld3.zoo.shipped import ClassModel
 
 NOISE = Edm(sigma_data=0.5, mean=-0.8, std=1.4)
@@ -37,9 +37,10 @@ SIZES: dict[str, Any] = {
     "classes": 10,
     "embedding": 192,
     "f_max": 2.0,
+    "fine": 32,
 }
 ABOUT: dict[str, Any] = {
-    "class": "UNet",
+    "class": "FineUNet",
     "arguments": SIZES,
     "prediction": "edm",
     "sigma_data": NOISE.sigma_data,
@@ -50,8 +51,8 @@ ABOUT: dict[str, Any] = {
 PACE = Pace(lr=1e-3, flat=3000, seed=3)
 
 
-def build() -> UNet:
-    return UNet(**SIZES)
+def build() -> FineUNet:
+    return FineUNet(**SIZES)
 
 
 def loss(learner: nn.Module, x0: Tensor, y: Tensor, g: torch.Generator) -> Tensor:

@@ -69,10 +69,11 @@ def shortened(net: nn.Module) -> Raw:
 
 def shipped(net: nn.Module, name: str) -> nn.Module:
     """``net`` with the weights to go on from: of an unfinished run, if ``UNFINISHED`` has that
-    name, else of the package."""
+    name, else of the package. Layers that these do not have stay new."""
     file = f"{name}.safetensors"
     weights = load_file(next(f / file for f in (UNFINISHED, WEIGHTS) if (f / file).exists()))
-    net.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
+    known = {k: v.float() if v.is_floating_point() else v for k, v in weights.items()}
+    net.load_state_dict({**net.state_dict(), **known})
     return net
 
 

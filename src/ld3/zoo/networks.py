@@ -157,8 +157,20 @@ class UNet(nn.Module):
 
     def forward(self, x: Tensor, c_noise: Tensor, label: Tensor) -> Tensor:
         """Output of the shape of ``x``; ``c_noise`` (B,) is u, ``label`` (B,) is int64."""
-        e = F.silu(self.time(c_noise) + self.label(label))  # (B,E)
-        h = self.entry(F.pixel_unshuffle(x, self.patch))  # (B,W0,H/p,W/p)
+        e = self.embedded(c_noise, label)
+        return self.output(self.features(x, e))  # (B,C,H,W)
+
+    def embedded(self, c_noise: Tensor, label: Tensor) -> Tensor:
+        """Time and class as one vector, (B,E)."""
+        return F.silu(self.time(c_noise) + self.label(label))
+
+    def output(self, h: Tensor) -> Tensor:
+        """(B,W0,H/p,W/p) -> (B,C,H,W)."""
+        return F.pixel_shuffle(self.exit(F.silu(self.norm(h))), self.patch)
+
+    def features(self, x: Tensor, e: Tensor) -> Tensor:
+        """The last features of the finest level, (B,W0,H/p,W/p)."""
+        h: Tensor = self.entry(F.pixel_unshuffle(x, self.patch))  # (B,W0,H/p,W/p)
         kept: list[list[Tensor]] = []
         for level, stage in enumerate(stages(self.down)):
             if level:
@@ -178,8 +190,7 @@ class UNet(nn.Module):
                 h = self.grow[level](h)
             for merge, block in zip(merges[level], ups[level], strict=True):
                 h = block(merge(torch.cat([h, kept[level].pop()], dim=1)), e)
-        h = self.exit(F.silu(self.norm(h)))
-        return F.pixel_shuffle(h, self.patch)  # (B,C,H,W)
+        return h
 
 
 def stages(levels: nn.ModuleList) -> list[list[nn.Module]]:
