@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
         ("times", [80.0, 5.0, 0.002], "one per time"),
         ("times", [90.0, 5.0, 0.5, 0.002], "range"),
         ("times", [80.0, "5", 0.5, 0.002], "times.1"),
+        ("times", [80.0, math.nan, 0.5, 0.002], "times.1"),
+        ("times", [math.inf, 5.0, 0.5, 0.002], "times.0"),
         ("times", [80.0] * 5000, "at most 1001"),
         ("times", None, "times"),
         ("net_times", [80.0, 500.0, 0.5, 0.002], "range"),
