@@ -506,9 +506,13 @@ def test_lines_say_what_was_got_and_expected(
 
 
 def test_what_can_be_checked_is_checked_before_any_work(
-    own: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    own: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A start that does not fit, and a folder that cannot be written, cost no evaluation."""
+    """A start that does not fit, a folder that cannot be written, and a package that is missing
+    cost no evaluation."""
     make_plan("sd").save(tmp_path / "other.json")
     seen: list[float] = []
     with ld3.models.on_evaluation(seen.append):
@@ -517,6 +521,9 @@ def test_what_can_be_checked_is_checked_before_any_work(
         assert code == 2 and "range" in said
         code, said = ended(capsys, *learn, "--out", "/dev/null/x")
         assert code == 2 and "cannot write" in said
+        monkeypatch.setitem(sys.modules, "tensorboard", None)
+        code, said = ended(capsys, *learn, "--tensorboard")
+        assert code == 2 and "pip install 'ld3[tracking]'" in said
     assert sum(seen) < 20  # the model is looked at, but no pair is made
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ld3.errors import Ld3Error, SpecError, StoreError
+from ld3.errors import Ld3Error, StoreError
 from ld3.learner.course import Course
 from ld3.learner.learn import Progress, learn_course
 from ld3.learner.recipes import Recipe
@@ -206,12 +206,8 @@ def _tracker(folder: Path | None, wanted: bool) -> Iterator[Callable[[int, Progr
     if not wanted or folder is None:
         yield lambda number, progress: None
         return
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise SpecError(
-            "tensorboard: the package is missing; pip install 'ld3[tracking]'"
-        ) from None
+    from torch.utils.tensorboard import SummaryWriter
+
     writer = SummaryWriter(str(folder / "tensorboard"))
 
     def track(number: int, progress: Progress) -> None:

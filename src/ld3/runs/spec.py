@@ -7,6 +7,7 @@ solvers as NAME, NAME:ORDER or NAME:ORDER:VARIANT.
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -151,6 +152,8 @@ class RunSpec(Settings):
     def _checked(self) -> Self:
         self.make_solver()
         check_start(self.start)
+        if self.tensorboard and find_spec("tensorboard") is None:
+            raise SpecError("tensorboard: the package is missing; pip install 'ld3[tracking]'")
         for name, ends in (("nfe", self.family), ("guidance", (self.guidance, self.guidance_to))):
             if ends is not None and ends[1] is not None and not ends[0] < ends[1]:
                 raise SpecError(f"{name}: got {ends[0]:g}-{ends[1]:g}, expected a rising range")
