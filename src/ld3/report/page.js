@@ -367,6 +367,7 @@
 
   const filter = () => {
     const only = byId("only").checked;
+    byId("all").classList.toggle("one", only);
     for (const row of byId("all").tBodies[0].rows) {
       row.hidden = only && !(row.dataset.solver === chosen.solver && Number(row.dataset.nfe) === chosen.nfe);
     }
