@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from ld3 import (
 from ld3.errors import ModelError, SpecError
 from ld3.known_grids import HANDMADE
 from ld3.zoo import shipped
+from ld3.zoo.networks import FineUNet, UNet
 
 NAMES = sorted(name for name in shipped.SHIPPED if name != "fashion-points")  # with classes
 
@@ -156,6 +158,29 @@ def test_loading_leaves_no_trace_and_names_its_device() -> None:
             prior(model, range(2)), torch.ones((), device="cpu")
         )
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_the_fine_path_starts_as_nothing_and_sees_single_pixels() -> None:
+    """It adds zero at first. Moving the input by one pixel moves what it adds by one, which layers
+    on squares of 2x2 pixels cannot do."""
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"channels": 1, "widths": [16, 16], "blocks": 1, "embedding": 16}
+    net = FineUNet(8, 1, **sizes).eval()
+    plain = UNet(**sizes).eval()
+    plain.load_state_dict({k: v for k, v in net.state_dict().items() if "fine" not in k})
+    x, u, label = torch.zeros(2, 1, 28, 28), torch.rand(2), torch.tensor([3, 10])
+    x[..., 10:18, 10:18] = torch.randn(2, 1, 8, 8)
+    with torch.no_grad():
+        assert torch.equal(net(x, u, label), plain(x, u, label))
+        net.fine_exit.weight.normal_()
+        net.fine_merge.weight[:, 8:] = 0  # without the coarse features
+
+        def added(x: Tensor) -> Tensor:
+            return net(x, u, label) - plain(x, u, label)
+
+        still, moved = added(x), added(x.roll(1, -1))
+    assert still.abs().max() > 0.1
+    assert torch.allclose(moved[..., 6:-6, 7:-5], still[..., 6:-6, 6:-6], atol=1e-4)
 
 
 def test_weights_are_small_half_precision_files() -> None:

@@ -2,7 +2,8 @@
 
 All of them see images scaled to [-1, 1], shape (B,C,H,W).
 
-* ``UNet``: F(x, u, label), the raw network of every diffusion model, u a slow function of time.
+* ``UNet``: F(x, u, label), the raw network of a diffusion model, u a slow function of time.
+* ``FineUNet``: the same with a path at full resolution beside it.
 * ``denoise_edm``: D(x; sigma) = c_skip x + c_out F(c_in x; log(sigma) / 4).
 * ``Autoencoder``: 1x28x28 <-> 4x7x7.
 * ``Perceptual``: classifier whose feature maps measure how alike two images look.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -191,6 +193,47 @@ class UNet(nn.Module):
             for merge, block in zip(merges[level], ups[level], strict=True):
                 h = block(merge(torch.cat([h, kept[level].pop()], dim=1)), e)
         return h
+
+
+class FineUNet(UNet):
+    """A U-Net with a path at full resolution beside it.
+
+    The U-Net folds squares of pixels into channels. At low noise that is too coarse. With h its
+    last features, a few layers at full resolution add what they see:
+
+        F(x) = U(x) + G(x, unfolded h)
+
+    G starts at zero.
+
+    Args:
+        fine: Channels at full resolution.
+        fine_blocks: Residual blocks at full resolution, before h comes in and again after it.
+        sizes: Arguments of ``UNet``.
+    """
+
+    def __init__(self, fine: int, fine_blocks: int, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        channels, embedding = sizes["channels"], sizes["embedding"]
+        unfolded = sizes["widths"][0] // self.patch**2
+        self.fine_entry = nn.Conv2d(channels, fine, 3, padding=1)
+        self.fine_down = nn.ModuleList(Residual(fine, embedding) for _ in range(fine_blocks))
+        self.fine_merge = nn.Conv2d(fine + unfolded, fine, 1)
+        self.fine_up = nn.ModuleList(Residual(fine, embedding) for _ in range(fine_blocks))
+        self.fine_norm = nn.GroupNorm(8, fine)
+        self.fine_exit = nn.Conv2d(fine, channels, 3, padding=1)
+        _zero(self.fine_exit)
+
+    def forward(self, x: Tensor, c_noise: Tensor, label: Tensor) -> Tensor:
+        e = self.embedded(c_noise, label)
+        h = self.features(x, e)  # (B,W0,H/p,W/p)
+        g = self.fine_entry(x)  # (B,K,H,W)
+        for block in self.fine_down:
+            g = block(g, e)
+        g = self.fine_merge(torch.cat([g, F.pixel_shuffle(h, self.patch)], dim=1))
+        for block in self.fine_up:
+            g = block(g, e)
+        out: Tensor = self.output(h) + self.fine_exit(F.silu(self.fine_norm(g)))
+        return out
 
 
 def stages(levels: nn.ModuleList) -> list[list[nn.Module]]:

@@ -28,7 +28,15 @@ from ld3.metrics import Moments
 from ld3.models import Cond
 from ld3.predictions import Prediction
 from ld3.schedules import EDM, Discrete, Flow, Schedule
-from ld3.zoo.networks import NO_LABEL, Autoencoder, Judge, Perceptual, UNet, denoise_edm
+from ld3.zoo.networks import (
+    NO_LABEL,
+    Autoencoder,
+    FineUNet,
+    Judge,
+    Perceptual,
+    UNet,
+    denoise_edm,
+)
 from ld3.zoo.points import PointConfig, PointModel, PointNetwork
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -36,6 +44,7 @@ CLASSES = (
     "T-shirt", "trouser", "pullover", "dress", "coat",
     "sandal", "shirt", "sneaker", "bag", "boot",
 )  # fmt: skip
+UNETS: dict[str, type[UNet]] = {"UNet": UNet, "FineUNet": FineUNet}
 Net = TypeVar("Net", bound=nn.Module)
 LICENCE = "Apache-2.0 (trained on Fashion-MNIST, MIT)"
 
@@ -54,12 +63,12 @@ class Shipped:
 
     @property
     def parameters(self) -> int:
-        return sum(int(_manifest()[f"{file}.safetensors"]["parameters"]) for file in self.files)
+        return sum(int(_entry(file)["parameters"]) for file in self.files)
 
     @property
     def digest(self) -> str:
         """A short name for these very weights."""
-        sums = "".join(str(_manifest()[f"{file}.safetensors"]["sha256"]) for file in self.files)
+        sums = "".join(str(_entry(file)["sha256"]) for file in self.files)
         return hashlib.sha256(sums.encode()).hexdigest()[:16]
 
 
@@ -124,7 +133,8 @@ def load(
     if name == "fashion-points":
         points = network(name, lambda **sizes: PointNetwork(_point_config()), device).to(dtype)
         return PointModel(points, _point_config(), SHIPPED[name].shape[0], SHIPPED[name].digest)
-    net = network(SHIPPED[name].files[0], UNet, device).to(dtype)
+    file = SHIPPED[name].files[0]
+    net = network(file, UNETS[_entry(file)["class"]], device).to(dtype)
     coder = None
     if "autoencoder" in SHIPPED[name].files:
         coder = network("autoencoder", Autoencoder, device).to(dtype)
@@ -135,7 +145,7 @@ def of_network(name: str, net: UNet, coder: Autoencoder | None = None) -> ClassM
     """A shipped model around its network, wherever that is."""
     place, dtype = net.entry.weight.device, net.entry.weight.dtype
     if name == "fashion":
-        sigma_data = float(_manifest()["fashion.safetensors"]["sigma_data"])
+        sigma_data = float(_entry("fashion")["sigma_data"])
 
         def denoise(x: Tensor, t: Tensor, label: Tensor) -> Tensor:
             return denoise_edm(net, x, t, label, sigma_data)
@@ -153,7 +163,7 @@ def of_network(name: str, net: UNet, coder: Autoencoder | None = None) -> ClassM
 
 
 def _point_config() -> PointConfig:
-    sizes = _manifest()["fashion-points.safetensors"]["arguments"]
+    sizes = _entry("fashion-points")["arguments"]
     return PointConfig(**{**sizes, "widths": tuple(sizes["widths"])})
 
 
@@ -183,7 +193,7 @@ def judge_moments(part: str = "test") -> Moments:
 
 def checksum(name: str) -> str:
     """The first digits of the sha256 of a shipped file."""
-    return str(_manifest()[f"{name}.safetensors"]["sha256"])[:16]
+    return str(_entry(name)["sha256"])[:16]
 
 
 @cache
@@ -200,6 +210,14 @@ def _manifest() -> dict[str, dict[str, Any]]:
     return files
 
 
+def _entry(name: str) -> dict[str, Any]:
+    """What the manifest says of a shipped file."""
+    file = f"{name}.safetensors"
+    if file not in _manifest():
+        raise ModelError(f"weights: {file} is not in manifest.json; reinstall ld3")
+    return _manifest()[file]
+
+
 def _read(name: str) -> dict[str, Tensor]:
     """The tensors of a shipped file, after its checksum was compared."""
     file = f"{name}.safetensors"
@@ -207,9 +225,7 @@ def _read(name: str) -> dict[str, Tensor]:
         content = (WEIGHTS / file).read_bytes()
     except OSError as error:
         raise ModelError(f"weights: cannot read {file}: {error.strerror}; reinstall ld3") from None
-    entry = _manifest().get(file)
-    if entry is None:
-        raise ModelError(f"weights: {file} is not in manifest.json; reinstall ld3")
+    entry = _entry(name)
     got = hashlib.sha256(content).hexdigest()
     if got != entry["sha256"]:
         raise ModelError(
@@ -226,7 +242,7 @@ def network(name: str, kind: Callable[..., Net], device: torch.device | str) -> 
         for key, value in _read(name).items()
     }
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # building draws random weights
-        net = kind(**_manifest()[f"{name}.safetensors"]["arguments"])
+        net = kind(**_entry(name)["arguments"])
     net.load_state_dict(weights)
     net.eval().requires_grad_(False)
     return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
