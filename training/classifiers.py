@@ -1,8 +1,12 @@
 """Train the classifiers: ``perceptual`` (a distance), ``judge`` and ``colour-judge`` (metrics).
 
-Loss: cross-entropy with smoothed labels on images that are flipped and shifted at random.  No
-noise is added: a distance must see the noise that too few steps leave behind. The first two are of
-Fashion-MNIST, the last is of CIFAR-10 (all ten classes; ``--data`` as in ``cifar.py``).
+Loss: cross-entropy with smoothed labels on images that are flipped and shifted at random. The
+first two are of Fashion-MNIST, the last is of CIFAR-10 (all ten classes; ``--data`` as in
+``cifar.py``).
+
+``perceptual`` sees no noise: a distance must notice what too few steps leave behind. The other two
+see noise and blur so weak that people do not (``disturb``). Without that, noise of two in 256 grey
+levels changed the Fréchet distance of 2,000 real images from 0.04 to 0.16.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import cifar
 import torch
 import torch.nn.functional as F
 from data import load
+from learner import QUICK
 from loop import Plan, arguments, finish, train
 from torch import Tensor, nn
 
@@ -31,6 +36,17 @@ def vary(x: Tensor, shift: int, g: torch.Generator) -> Tensor:
     columns = (dx[:, None] + torch.arange(w))[:, None, None, :]  # (B,1,1,W)
     layers = torch.arange(c)[None, :, None, None]
     return padded[torch.arange(b)[:, None, None, None], layers, rows, columns]  # (B,C,H,W)
+
+
+def disturb(x: Tensor, g: torch.Generator) -> Tensor:
+    """Blur or sharpen each image by up to a quarter, add noise of up to six in 256 grey levels."""
+    side = torch.tensor([0.25, 0.5, 0.25])
+    kernel = (side[:, None] * side).expand(x.shape[1], 1, 3, 3)
+    blurred = F.conv2d(F.pad(x, [1] * 4, "replicate"), kernel, groups=x.shape[1])
+    weight = torch.rand(len(x), 1, 1, 1, generator=g) / 2 - 0.25
+    level = 0.05 * torch.rand(len(x), 1, 1, 1, generator=g)
+    x = x + weight * (blurred - x) + level * torch.randn(x.shape, generator=g)
+    return x.clamp(-1, 1)
 
 
 def build(which: str) -> Perceptual | Judge:
@@ -67,7 +83,12 @@ def main() -> None:
 
     def loss(net: nn.Module, x: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
         assert isinstance(net, Perceptual | Judge)
-        return F.cross_entropy(net.logits(vary(x, 3 if colour else 1, g)), y, label_smoothing=0.05)
+        x = vary(x, 3 if colour else 1, g)
+        if args.which != "perceptual":
+            x = disturb(x, g)
+        with torch.autocast("cpu", torch.bfloat16, enabled=QUICK):
+            logits = net.logits(x)
+        return F.cross_entropy(logits.float(), y, label_smoothing=0.05)
 
     plan = Plan(args.iterations, args.batch, args.lr, decay=0.02, clip=5.0, seed=args.seed)
     mean = train(model, loss, *data, plan, args.run)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from cifar import CLASSES, load
 from edm import Edm
-from learner import Learner, averaged, hide
+from learner import Learner, averaged, hide, shortened
 from long import Every, Pace, arguments, pace_of, train
 from quality import colour_grade, losses, sheet
 from song import song_unet
@@ -35,8 +35,8 @@ SIZES: dict[str, Any] = {
     "label_dim": len(NAMES),
     "model_channels": 32,
     "channel_mult": [1, 2, 4],
-    "num_blocks": 2,
-    "attn_resolutions": [16],
+    "num_blocks": 1,
+    "attn_resolutions": [8],
 }
 ABOUT: dict[str, Any] = {
     "class": "SongUNet",
@@ -68,11 +68,7 @@ def flip(x: Tensor, g: torch.Generator) -> Tensor:
 def loss(learner: nn.Module, x0: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
     assert isinstance(learner, Learner)
 
-    def raw(x: Tensor, u: Tensor, label: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            out: Tensor = learner.net(x, u, one_hot(label))
-        return out.float()
-
+    raw = shortened(lambda x, u, label: learner.net(x, u, one_hot(label)))
     label = hide(y, g, none=len(NAMES))
     return learner.weigh(*NOISE.errors(raw, flip(x0, g), label, g))
 
@@ -104,7 +100,6 @@ def as_model(net: nn.Module) -> Colour:
 def main() -> None:
     parser = arguments(__doc__ or "", "road", PACE)
     parser.add_argument("--data", type=Path, required=True, help="folder of the npm package")
-    parser.add_argument("--compile", action="store_true", help="a third faster, minutes to start")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
@@ -121,8 +116,6 @@ def main() -> None:
         return {**told, **colour_grade(model, judge, parts["test"][0], classes)}
 
     net = build()
-    if args.compile:
-        net.compile()
     every = Every(check=60 * args.check_minutes)
     train(Learner(net), loss, images, labels, pace_of(args, PACE), args.run, check, every=every)
 

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from data import DATA, load
 from edm import Edm
-from fine import FineUNet
 from learner import Learner, averaged, hide, shipped, shortened
 from long import Every, Pace, arguments, pace_of, train
 from quality import grade, losses
 from torch import Tensor, nn
 
 from ld3.schedules import EDM
+from ld3.zoo.networks import FineUNet
 from ld3.zoo.shipped import ClassModel
 
 NOISE = Edm(sigma_data=0.5, mean=-0.8, std=1.4)
@@ -38,6 +38,7 @@ SIZES: dict[str, Any] = {
     "embedding": 192,
     "f_max": 2.0,
     "fine": 32,
+    "fine_blocks": 2,
 }
 ABOUT: dict[str, Any] = {
     "class": "FineUNet",

@@ -19,7 +19,7 @@ from quality import grade, losses
 from torch import Tensor, nn
 
 from ld3.schedules import Flow
-from ld3.zoo.networks import UNet
+from ld3.zoo.networks import FineUNet
 from ld3.zoo.shipped import ClassModel
 
 SIZES: dict[str, Any] = {
@@ -31,9 +31,11 @@ SIZES: dict[str, Any] = {
     "classes": 10,
     "embedding": 160,
     "f_max": 2.0,
+    "fine": 32,
+    "fine_blocks": 2,
 }
 ABOUT: dict[str, Any] = {
-    "class": "UNet",
+    "class": "FineUNet",
     "arguments": SIZES,
     "prediction": "flow velocity, v = noise - data, x_t = (1 - t) data + t noise, c_noise = t",
     "shape": [1, 28, 28],
@@ -41,8 +43,8 @@ ABOUT: dict[str, Any] = {
 PACE = Pace(lr=1e-3, flat=3000, seed=4)
 
 
-def build() -> UNet:
-    return UNet(**SIZES)
+def build() -> FineUNet:
+    return FineUNet(**SIZES)
 
 
 def errors(raw: Raw, x0: Tensor, y: Tensor, g: torch.Generator) -> tuple[Tensor, Tensor]:

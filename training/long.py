@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from averages import Averages
 from data import pick, stream
+from norms import quicken
 from torch import Tensor, nn
 
 Loss = Callable[[nn.Module, Tensor, Tensor, torch.Generator], Tensor]
@@ -131,6 +132,7 @@ def train(
 ) -> bool:
     """Train until ``pace.until`` (then true) or until a signal; all results are in ``run``."""
     run.mkdir(parents=True, exist_ok=True)
+    quicken()
     stop, every = Stop(), every or Every()
     net.to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
     weights = list(net.parameters())
