@@ -3,7 +3,7 @@
 DDPM++ in a small configuration (``song.py`` starts it) with EDM's preconditioning (``edm.py``),
 log sigma from N(-1.2, 1.2^2) and sigma_data 0.5, as EDM has it for CIFAR-10 (the pixels' deviation
 is 0.503), on the classes automobile and truck, 10,000 images of 32x32, flipped at random. The
-label is hidden 10 % of the time; "no label" is a row of zeros. The loss is that of ``learner.py``.
+loss is that of ``learner.py``. As in EDM's class-conditional networks no label is ever hidden.
 
     python training/colour.py --data FOLDER          # the folder that ``cifar.py`` speaks of
 """
@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from cifar import CLASSES, load
 from edm import Edm
-from learner import Learner, averaged, hide, shortened
+from learner import Learner, averaged, shortened
 from long import Every, Pace, arguments, pace_of, train
-from quality import colour_grade, losses, sheet
+from quality import losses, sheet
 from song import song_unet
 from torch import Tensor, nn
 
@@ -56,8 +56,7 @@ def build() -> EDMNetwork:
 
 
 def one_hot(label: Tensor) -> Tensor:
-    """Rows for the classes, zeros for label ``len(NAMES)``."""
-    return F.one_hot(label, len(NAMES) + 1)[:, : len(NAMES)].float()
+    return F.one_hot(label, len(NAMES)).float()
 
 
 def flip(x: Tensor, g: torch.Generator) -> Tensor:
@@ -69,12 +68,11 @@ def loss(learner: nn.Module, x0: Tensor, y: Tensor, g: torch.Generator) -> Tenso
     assert isinstance(learner, Learner)
 
     raw = shortened(lambda x, u, label: learner.net(x, u, one_hot(label)))
-    label = hide(y, g, none=len(NAMES))
-    return learner.weigh(*NOISE.errors(raw, flip(x0, g), label, g))
+    return learner.weigh(*NOISE.errors(raw, flip(x0, g), y, g))
 
 
 def error(net: nn.Module, x0: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
-    """The mean of e(sigma), without weights, labels shown."""
+    """The mean of e(sigma), without weights."""
     return NOISE.errors(lambda x, u, label: net(x, u, one_hot(label)), x0, y, g)[0].mean()
 
 
@@ -83,9 +81,6 @@ class Colour(ClassModel):
 
     def conditions(self, seeds: Any) -> Tensor:
         return torch.tensor([seed % len(NAMES) for seed in seeds])
-
-    def null(self, cond: Any) -> Tensor:
-        return torch.full_like(cond, len(NAMES), dtype=torch.int64)
 
 
 def as_model(net: nn.Module) -> Colour:
@@ -106,14 +101,12 @@ def main() -> None:
     classes = [CLASSES.index(name) for name in NAMES]
     images, labels = load(args.data, "train", classes)
     parts = {"test": load(args.data, "test", classes), "train": (images, labels)}
-    judge = args.run.parent / "colour-judge" / "final.pt"
 
     def check(weights: dict[str, Tensor], iteration: int) -> dict[str, Any]:
         net = averaged(build(), weights)
         model = as_model(net)
         sheet(model, 64, args.run / f"samples-{iteration:07d}.png")
-        told = losses(lambda x, y, g: error(net, x, y, g), parts)
-        return {**told, **colour_grade(model, judge, parts["test"][0], classes)}
+        return losses(lambda x, y, g: error(net, x, y, g), parts)
 
     net = build()
     every = Every(check=60 * args.check_minutes)

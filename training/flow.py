@@ -32,7 +32,7 @@ SIZES: dict[str, Any] = {
     "embedding": 160,
     "f_max": 2.0,
     "fine": 32,
-    "fine_blocks": 2,
+    "fine_blocks": 1,
 }
 ABOUT: dict[str, Any] = {
     "class": "FineUNet",

@@ -9,6 +9,7 @@ from pydantic import Field
 from ld3.comparison import Comparison, Row
 from ld3.errors import SpecError
 from ld3.experiment import Curve, Findings, Frozen, Panel, ResultTable, Value, Values, merged
+from ld3.report.tables import significant
 from ld3.runs.compare.cells import CellResult, found_cells
 from ld3.runs.compare.spec import CompareSpec, kind_of
 from ld3.runs.experiments.context import Context
@@ -21,6 +22,7 @@ from ld3.runs.experiments.scoring import (
     named,
     shown,
 )
+from ld3.runs.set_metrics import SetMetrics
 from ld3.runs.spec import solver_title
 
 Key = tuple[str, str, int]  # solver, method, evaluations
@@ -70,6 +72,9 @@ def run_grid(options: GridOptions, context: Context) -> Findings:
         panels += _panels(spec, methods, values, key, label)
         if key not in NOT_RANKED:
             notes += first_places(spec, methods, values, key, label)
+        if key == "frechet" and isinstance(scoring.sets, SetMetrics):
+            own = scoring.sets.frechet(None)[key]
+            notes.append(f"{capital(label)} of the reference solution itself: {significant(own)}.")
     return Findings(
         tables=tuple(tables), panels=tuple(panels), notes=tuple(notes),
         reference=scoring.session.reference.title,

@@ -20,7 +20,7 @@ ORDER = (
     "illustration", "radius", "images", "fid-grid", "discretization", "latent", "text-to-image",
     "flow", "points", "docking", "ablation", "cross-solver", "cost", "training-size", "rmsd",
     "bound", "distillation", "ays", "ddim-imagenet", "ddim-bedroom", "training", "conditions",
-    "known-grids", "every-method", "every-measure", "baselines", "shared-errors",
+    "known-grids", "every-method", "every-measure", "real-images", "baselines", "shared-errors",
     "parameter-groups", "step-counts", "guidance", "guidance-passes", "recipe", "shared-term",
 )  # fmt: skip
 """All names: the paper's in its order, then our own."""
