@@ -882,6 +882,9 @@ PAGES = [
 ]
 
 
+OLD_WEIGHTS = "**Measured with earlier weights of the package's models.**"
+
+
 def page_of(name: str, model: str) -> Path:
     folder = folder_name(load_experiment(name), model, quick=False)
     return DOCS / f"results/reproduce/{folder}.md"
@@ -902,6 +905,15 @@ def test_a_page_was_made_with_the_options_of_today(name: str, model: str) -> Non
     columns = {int(n) for line in lines for n in re.findall(r"\| NFE (\d+)(?= \|)", line)}
     wanted = options.get("nfe") or options.get("compare", {}).get("nfe")
     assert not columns or columns == set(np.atleast_1d(wanted).tolist())
+
+
+@pytest.mark.parametrize(("name", "model"), PAGES)
+def test_a_page_of_earlier_weights_says_so(name: str, model: str) -> None:
+    page, weights = page_of(name, model), zoo.weights_behind(load_experiment(name).model_of(model))
+    if not page.exists() or not weights:
+        return
+    text = page.read_text()
+    assert (f"Weights: {weights}." in text) != (OLD_WEIGHTS in text)
 
 
 def test_every_page_and_image_has_its_place() -> None:

@@ -32,7 +32,7 @@ HANDMADE = ("uniform", "quadratic", "edm", "logsnr", "cosine", "vp-uniform")
 SOLVERS = (("unipc", 3), ("ipndm", 3), ("dpmpp", 3))
 ACCURATE = 100  # steps of UniPC-3 on the logSNR grid
 BATCH = 100
-SCREEN = 1000  # samples to choose a grid by
+SCREEN = 500  # samples to choose a grid by
 
 
 @torch.inference_mode()

@@ -10,22 +10,26 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from data import DATA, load
 from points import POINTS, TEST_CLOUDS, test_clouds
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from ld3.metrics import Moments, frechet_distance
 from ld3.zoo import networks
+from ld3.zoo.checkpoints.edm import EDMConfig, EDMNetwork
+from ld3.zoo.checkpoints.safetensors_files import CONFIG
 from ld3.zoo.points import PointConfig, PointNetwork
 
 NAMES = [
     "fashion", "fashion-flow", "fashion-latent", "fashion-points", "autoencoder", "perceptual",
-    "judge",
+    "judge", "road",
 ]  # fmt: skip
 BESIDE = {
     "judge": ("judge_stats.safetensors",),
@@ -48,10 +52,28 @@ def point_network(**sizes: Any) -> PointNetwork:
     return PointNetwork(PointConfig(**{**sizes, "widths": tuple(sizes["widths"])}))
 
 
+def song_network(**sizes: Any) -> EDMNetwork:
+    return EDMNetwork(EDMConfig.read(sizes))
+
+
+def tensors_of(about: dict[str, Any], weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as the file has them, in half precision: those of ``road`` with EDM's names."""
+    prefix = "model." if about["class"] == "SongUNet" else ""
+    return {prefix + k: halve(k, v) for k, v in weights.items()}
+
+
+def metadata_of(about: dict[str, Any]) -> dict[str, str]:
+    """The configuration that the reader of checkpoints wants inside of ``road``."""
+    if about["class"] != "SongUNet":
+        return {}
+    config = EDMConfig.read(about["arguments"])
+    return {CONFIG: json.dumps({"family": "edm", **asdict(config)}, sort_keys=True)}
+
+
 def build(about: dict[str, Any], weights: dict[str, Tensor]) -> nn.Module:
     """The network of a manifest entry with the weights given, as float32."""
-    points = about["class"] == "PointNetwork"
-    kind = point_network if points else getattr(networks, about["class"])
+    own = {"PointNetwork": point_network, "SongUNet": song_network}
+    kind = own.get(about["class"]) or getattr(networks, about["class"])
     net: nn.Module = kind(**about["arguments"])
     net.load_state_dict({k: v.float() if v.is_floating_point() else v for k, v in weights.items()})
     return net.eval()
@@ -64,6 +86,9 @@ def probe(net: nn.Module, about: dict[str, Any]) -> Tensor:
     if isinstance(net, PointNetwork):
         z = net.flow.inverse(torch.randn(16, about["arguments"]["latent"], generator=g))
         return net.eps(torch.randn(16, 64, 3, generator=g), torch.linspace(1e-4, 0.02, 16), z)
+    if isinstance(net, EDMNetwork):
+        x, label = torch.randn(16, *about["shape"], generator=g), torch.arange(16) % 2
+        return net(x, torch.linspace(0, 1, 16), F.one_hot(label, 2).float())
     if "shape" in about:  # a diffusion model
         u, label = torch.linspace(0, 1, 16), torch.arange(16) % 11
         return net(torch.randn(16, *about["shape"], generator=g), u, label)
@@ -113,8 +138,9 @@ def main() -> None:
         final = torch.load(run, weights_only=True)
         about, full = json.loads(final["about"]), final["weights"]
         path = args.weights / f"{name}.safetensors"
-        save_file({k: halve(k, v) for k, v in full.items()}, path)
-        net = build(about, load_file(path))
+        halved = tensors_of(about, full)
+        save_file(halved, path, metadata_of(about) or None)
+        net = build(about, {k.removeprefix("model."): v for k, v in halved.items()})
         exact = probe(build(about, full), about)
         moved = float((probe(net, about) - exact).norm() / exact.norm())
         count = sum(p.numel() for p in net.parameters())

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from torch import Tensor
 import ld3
 from ld3 import zoo
 from ld3.metrics import Moments, frechet_distance
-from ld3.zoo.networks import Judge
 
 BATCH = 125
 FIRST = 40_000  # seeds that no table of the documentation uses
@@ -67,28 +65,6 @@ def losses(
         values = [loss(x, y, g).item() for x, y in pairs]
         told[f"loss_{name}"] = round(sum(values) / len(values), 5)
     return told
-
-
-@torch.inference_mode()
-def colour_grade(
-    model: ld3.Model, path: Path, images: Tensor, classes: list[int], count: int = 500
-) -> dict[str, Any]:
-    """As ``grade``, for colour images: by the classifier of ``path``, against ``images``.
-
-    Sample s is of the class ``classes[s mod len(classes)]``. Nothing where there is no classifier.
-    """
-    if not path.exists():
-        return {}
-    file = torch.load(path, weights_only=True)
-    judge = Judge(**json.loads(file["about"])["arguments"])
-    judge.load_state_dict(file["weights"])
-    judge.eval()
-    features = torch.cat([judge.features(x) for x in samples(model, count)])
-    wanted = torch.tensor([classes[seed % len(classes)] for seed in range(FIRST, FIRST + count)])
-    data = Moments.of(judge.features(x) for x in images.split(500))
-    distance = frechet_distance(Moments.of([features]), data)
-    right = float((judge.head(features).argmax(1) == wanted).double().mean())
-    return {"samples": count, "frechet": round(distance, 4), "recognised": round(right, 4)}
 
 
 @torch.inference_mode()

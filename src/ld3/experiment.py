@@ -307,6 +307,7 @@ class ExperimentResult(Findings):
     command: Text
     options: Options
     versions: dict[str, Text]
+    weights: Text = ""  # of a model inside the package, and of its feature network
 
     @classmethod
     def load(cls, path: Path) -> "ExperimentResult":

@@ -75,6 +75,8 @@ def markdown(result: ExperimentResult) -> str:
     lines = [f"Made by `{result.command}`: {', '.join(_sizes(result.options))}."]
     if result.reference:
         lines[0] += f" Reference solution: {result.reference}."
+    if result.weights:
+        lines[0] += f" Weights: {result.weights}."
     if result.quick:
         lines += ["", f"**{QUICK}**"]
     for table in result.tables:

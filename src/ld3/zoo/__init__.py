@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from ld3.zoo.shipped import load as load
     from ld3.zoo.shipped import perceptual as perceptual
     from ld3.zoo.shipped import real_clouds as real_clouds
+    from ld3.zoo.shipped import weights_behind as weights_behind
 
 _PIPELINES = {"from_pipeline": "pipelines", "rounding_cost": "pipelines.model"}
 
 __all__ = [
     "SHIPPED", "checksum", "from_pipeline", "judge", "judge_moments", "load", "perceptual",
-    "real_clouds", "rounding_cost",
+    "real_clouds", "rounding_cost", "weights_behind",
 ]  # fmt: skip
 
 

@@ -196,6 +196,16 @@ def checksum(name: str) -> str:
     return str(_entry(name)["sha256"])[:16]
 
 
+def weights_behind(name: str) -> str:
+    """The weights that a result of a shipped model was measured with; of other models nothing."""
+    if name not in SHIPPED:
+        return ""
+    parts = {name: SHIPPED[name].digest}
+    if SHIPPED[name].distance == "perceptual":
+        parts |= {"judge": checksum("judge")}
+    return ", ".join(f"{part} {digest[:8]}" for part, digest in parts.items())
+
+
 @cache
 def _manifest() -> dict[str, dict[str, Any]]:
     try:

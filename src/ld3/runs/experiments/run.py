@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ld3 import zoo
 from ld3.errors import SpecError, unknown
 from ld3.experiment import Experiment, ExperimentResult, Findings, Options, replaced, values_of
 from ld3.report.experiments import markdown
@@ -123,7 +124,7 @@ def run_reproduce(
         command=f"ld3 reproduce {experiment.name} --model {name}" + " --quick" * quick
         + "".join(f" --{option} {_text(value)}" for option, value in changes.items())
         + (f" --data {data}" if data is not None else "") + _as_typed(loaded),
-        versions=versions(),
+        versions=versions(), weights=zoo.weights_behind(context.model),
     )  # fmt: skip
 
 
