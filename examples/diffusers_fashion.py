@@ -40,8 +40,8 @@ import ld3
 from ld3 import zoo
 from ld3.diffusers import LD3Scheduler
 from ld3.report.figures import draw_rows
-from ld3.zoo.networks import NO_LABEL, Autoencoder, UNet
-from ld3.zoo.shipped import CLASSES, network, of_network
+from ld3.zoo.networks import NO_LABEL, Autoencoder
+from ld3.zoo.shipped import CLASSES, network, of_network, unet
 
 EDM_STEPS = ld3.make_grid("edm", ld3.EDM(), 999).times.flip(0)  # rho of step n, rising
 LDM = {"beta_schedule": "scaled_linear", "beta_start": 0.0015, "beta_end": 0.0195}
@@ -73,7 +73,7 @@ class FashionNetwork(ModelMixin, ConfigMixin):
         num_embeds_ada_norm: int = NO_LABEL,  # the number of classes, by the name a DiT has for it
     ) -> None:
         super().__init__()
-        self.net = network(name, UNet, "cpu")
+        self.net = unet(name, "cpu")
 
     def forward(
         self,

@@ -133,12 +133,15 @@ def load(
     if name == "fashion-points":
         points = network(name, lambda **sizes: PointNetwork(_point_config()), device).to(dtype)
         return PointModel(points, _point_config(), SHIPPED[name].shape[0], SHIPPED[name].digest)
-    file = SHIPPED[name].files[0]
-    net = network(file, UNETS[_entry(file)["class"]], device).to(dtype)
-    coder = None
+    net, coder = unet(name, device).to(dtype), None
     if "autoencoder" in SHIPPED[name].files:
         coder = network("autoencoder", Autoencoder, device).to(dtype)
     return replace(of_network(name, net, coder), digest=SHIPPED[name].digest)
+
+
+def unet(name: str, device: torch.device | str) -> UNet:
+    """The network of a shipped image model, frozen."""
+    return network(name, UNETS[_entry(name)["class"]], device)
 
 
 def of_network(name: str, net: UNet, coder: Autoencoder | None = None) -> ClassModel:
@@ -202,7 +205,7 @@ def weights_behind(name: str) -> str:
         return ""
     parts = {name: SHIPPED[name].digest}
     if SHIPPED[name].distance == "perceptual":
-        parts |= {"judge": checksum("judge")}
+        parts |= {"feature network": checksum("judge")}
     return ", ".join(f"{part} {digest[:8]}" for part, digest in parts.items())
 
 
