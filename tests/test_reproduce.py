@@ -476,8 +476,10 @@ def test_long_tables_are_folded_away() -> None:
     result = ExperimentResult(
         name="a", folder="a", title="A", place="", model="toy", quick=False, options={},
         versions={}, command="ld3 reproduce a", tables=(table("Short", 3), table("Long", 20)),
+        weights=zoo.weights_behind("fashion"),
     )  # fmt: skip
     text = markdown(result)
+    assert f" Weights: fashion {zoo.SHIPPED['fashion'].digest[:8]}, feature network " in text
     assert "\nShort:\n\n| method" in text and text.count("<details>") == 1
     assert "<details><summary>Long: 20 rows</summary>\n\n| method" in text
     assert text.endswith("\n\n</details>\n")
@@ -847,6 +849,8 @@ def test_an_edm_file_beside_the_paper(
     assert len(paper.rows) == 3 * len(ours.rows) == 15
     assert rows["ld3-paper", "paper"] == Value(value=9.31) and "35.04" in shown
     assert any("from 40 samples, the paper's from 50,000" in note for note in result.notes)
+    assert any("of the reference solution itself: " in note for note in result.notes)
+    assert result.weights == ""  # of a file, they are not the package's
 
 
 def test_pieces_of_the_docs(tmp_path: Path) -> None:

@@ -152,9 +152,9 @@ def frechet_table(model: ld3.Model, count: int) -> list[str]:
         value = score(best, STEPS, solver, count)
         rows.append(f"| {solver[0]}-{solver[1]}, {best}, {STEPS} evaluations | {value:.3f} |")
     return [
-        f"**Fréchet distance to the 10,000 test images** ({count:,} samples, features of the "
-        f"classifier; for each solver the best of {len(GRIDS)} known grids by {SCREEN:,} samples; "
-        "more samples give smaller values, so compare at equal numbers only):",
+        f"**Fréchet distance to the 10,000 test images**, from {count:,} samples, by the features "
+        f"of the classifier. For each solver the best of {len(GRIDS)} known grids is shown, chosen "
+        f"by {SCREEN:,} samples. More samples give smaller values: compare at equal numbers only.",
         "",
         "| set | Fréchet distance |",
         "|---|---|",

@@ -73,7 +73,7 @@ def run_grid(options: GridOptions, context: Context) -> Findings:
         if key not in NOT_RANKED:
             notes += first_places(spec, methods, values, key, label)
         if key == "frechet" and isinstance(scoring.sets, SetMetrics):
-            own = scoring.sets.frechet(None)[key]
+            own = scoring.sets.frechet(None).get(key, float("nan"))
             notes.append(f"{capital(label)} of the reference solution itself: {significant(own)}.")
     return Findings(
         tables=tuple(tables), panels=tuple(panels), notes=tuple(notes),
