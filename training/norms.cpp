@@ -53,7 +53,8 @@ static std::vector<Tensor> run_forward(
   float *M = mean.data_ptr<float>(), *R = scale.data_ptr<float>();
   at::parallel_for(0, N, 1, [&](int64_t first, int64_t last) {
     std::vector<float> space(4 * C);
-    float *s1 = space.data(), *s2 = s1 + C, *slope = s2 + C, *shift = slope + C;
+    float *__restrict__ s1 = space.data(), *__restrict__ s2 = s1 + C;
+    float *__restrict__ slope = s2 + C, *__restrict__ shift = slope + C;
     for (int64_t n = first; n < last; n++) {
       const Short* in = X + n * P * C;
       Short* out = Y + n * P * C;
@@ -111,8 +112,9 @@ static std::vector<Tensor> run_backward(
   float *DA = da.data_ptr<float>(), *DB = db.data_ptr<float>();
   at::parallel_for(0, N, 1, [&](int64_t first, int64_t last) {
     std::vector<float> space(7 * C), slopes(P * C);
-    float *slope = space.data(), *shift = slope + C, *s = shift + C, *sx = s + C;
-    float *k1 = sx + C, *k2 = k1 + C, *k3 = k2 + C;
+    float *__restrict__ slope = space.data(), *__restrict__ shift = slope + C;
+    float *__restrict__ s = shift + C, *__restrict__ sx = s + C;
+    float *__restrict__ k1 = sx + C, *__restrict__ k2 = k1 + C, *__restrict__ k3 = k2 + C;
     for (int64_t n = first; n < last; n++) {
       const Short *in = X + n * P * C, *grad = D + n * P * C;
       for (int64_t c = 0; c < C; c++) {
@@ -125,13 +127,17 @@ static std::vector<Tensor> run_backward(
         const Short* __restrict__ q = in + p * C;
         const Short* __restrict__ d = grad + p * C;
         float* __restrict__ dz = slopes.data() + p * C;
+        if (silu) {
+          for (int64_t c = 0; c < C; c++) {
+            const float z = wide(q[c]) * slope[c] + shift[c], t = sigmoid(z);
+            dz[c] = wide(d[c]) * t * (1.0f + z * (1.0f - t));
+          }
+        } else {
+          for (int64_t c = 0; c < C; c++) dz[c] = wide(d[c]);
+        }
         for (int64_t c = 0; c < C; c++) {
-          const float v = wide(q[c]), z = v * slope[c] + shift[c];
-          const float t = silu ? sigmoid(z) : 1.0f;
-          const float h = wide(d[c]) * t * (silu ? 1.0f + z * (1.0f - t) : 1.0f);
-          dz[c] = h;
-          s[c] += h;
-          sx[c] += h * v;
+          s[c] += dz[c];
+          sx[c] += dz[c] * wide(q[c]);
         }
       }
       for (int64_t g = 0; g < groups; g++) {
