@@ -260,6 +260,16 @@ def test_unknown_prediction_is_refused() -> None:
         check_model(brought(lambda x, t, c: x * t, prediction="epsilon"))
 
 
+def test_a_network_that_answers_at_random_is_refused() -> None:
+    """Dropout that is left on, though not the rounding of half precision on a GPU."""
+    drop = nn.Dropout(0.1)
+    with pytest.raises(ModelError, match=r"two different answers to the same input.*eval\(\)"):
+        check_model(brought(lambda x, t, c: drop(x) * t))
+    drop.eval()
+    check_model(brought(lambda x, t, c: drop(x) * t))
+    check_model(brought(lambda x, t, c: x * t * (1 + 1e-3 * torch.randn_like(x))))
+
+
 def test_wrong_shape_is_also_refused_while_sampling() -> None:
     model = brought(lambda x, t, c: x[:, :1] * t)
     k = knots(model.schedule, make_grid("logsnr", model.schedule, 3))

@@ -31,11 +31,13 @@ OF_SCHEDULE = ("t_min", "t_max", "prior_std", "log_alpha", "log_sigma", "lam", "
 PROBES = (0, 1, 2, 3)  # seeds whose answers are measured
 CONDITIONS = range(64)  # seeds whose conditions are compared
 SHARES = (0.2, 0.5, 0.8)  # of the way from noise to data in lam
+SAME = 0.02  # relative difference of two answers that rounding may make, in half precision on a GPU
 DEPTH = 6  # of objects inside objects that are searched for tensors
 
 
 def check_model(model: Model, *, learn: bool = True, device: torch.device | str = "cpu") -> None:
-    """One dry evaluation: shape, dtype, finite values, and that a gradient reaches the time.
+    """Two dry evaluations: shape, dtype, finite values, the same answer to the same input, and that
+    a gradient reaches the time.
 
     Raises :class:`ModelError` with one line. `learn=False` leaves the gradient out, for models that
     only sample.
@@ -85,6 +87,13 @@ def check_model(model: Model, *, learn: bool = True, device: torch.device | str 
         raise ModelError(
             f"model: got NaN or infinite values at t = {middle:.4g}, expected finite; check the "
             "weights, the scale of x and the dtype"
+        )
+    with torch.no_grad():
+        again = call_own("model", model.forward, inner, told, cond)
+    if bool((again - out).float().norm() > SAME * out.float().norm()):
+        raise ModelError(
+            "model: got two different answers to the same input, expected one; switch dropout and "
+            "noise off, such as by network.eval()"
         )
     sample = call_own("model: decode", model.decode, x)
     if not isinstance(sample, Tensor) or sample.ndim < 1 or len(sample) != len(x):
