@@ -165,17 +165,28 @@ def _panels(
 def first_places(
     spec: CompareSpec, methods: Sequence[str], values: Mapping[Key, Values], key: str, label: str
 ) -> list[str]:
-    """Which method is best how often; nothing where there is only one setting."""
+    """Which method is best how often, and how often a learned one is inside the interval of the
+    best; nothing where there is only one setting."""
     total = len(spec.made_solvers) * len(spec.nfe)
     if total < 2:
         return []
     sign = -1 if better(key) == "higher" else 1
-    first: Counter[str] = Counter()
+    first, near = Counter[str](), Counter[str]()
     for solver in map(solver_title, spec.made_solvers):
         for nfe in spec.nfe:
             there = {m: values[solver, m, nfe] for m in methods}
-            known = {m: sign * v[key].value for m, v in there.items() if key in v}
-            if known:
-                first[min(known, key=lambda m: known[m])] += 1
+            known = {m: v[key] for m, v in there.items() if key in v}
+            if not known:
+                continue
+            best = min(known, key=lambda m: sign * known[m].value)
+            first[best] += 1
+            ends = [end for end in (known[best].low, known[best].high) if end is not None]
+            worst = max([sign * known[best].value, *(sign * end for end in ends)])
+            near.update(m for m in known if sign * known[m].value <= worst)
     counts = ", ".join(f"`{method}` in {count}" for method, count in first.most_common())
-    return [f"Best by {label}, of {total} pairs of solver and evaluations: {counts}."]
+    found = [f"Best by {label}, of {total} pairs of solver and evaluations: {counts}."]
+    learned = [m for m in methods if m in near and kind_of(m) == "learned"]
+    if near != first and learned:
+        inside = ", ".join(f"`{method}` in {near[method]}" for method in learned)
+        found.append(f"Best by {label} or inside the 95 % interval of the best: {inside}.")
+    return found
