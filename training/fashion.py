@@ -12,15 +12,13 @@ the processor can.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from data import DATA, load
+from clothes import train_on_clothes
 from edm import Edm
-from learner import Learner, averaged, hide, shipped, shortened
-from long import Every, Pace, arguments, pace_of, train
-from quality import grade, losses
+from learner import Learner, hide, shortened
+from long import Pace
 from torch import Tensor, nn
 
 from ld3.schedules import EDM
@@ -77,24 +75,5 @@ def as_model(net: nn.Module) -> ClassModel:
     )
 
 
-def main() -> None:
-    parser = arguments(__doc__ or "", "fashion", PACE)
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the idx files")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    images, labels = load(args.data, "train")
-    parts = {"test": load(args.data, "t10k"), "train": (images, labels)}
-
-    def check(weights: dict[str, Tensor], _: int) -> dict[str, Any]:
-        net = averaged(build(), weights)
-        told = losses(lambda x, y, g: error(net, x, y, g), parts)
-        return {**grade(as_model(net), 1000), **told}
-
-    net = shipped(build(), "fashion") if args.go_on else build()
-    every = Every(check=60 * args.check_minutes)
-    train(Learner(net), loss, images, labels, pace_of(args, PACE), args.run, check, every)
-
-
 if __name__ == "__main__":
-    main()
+    train_on_clothes(__doc__ or "", "fashion", PACE, build, loss, error, as_model)

@@ -8,14 +8,12 @@ hidden 10 % of the time. Time enters by waves with a period of at least 0.5 in t
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from data import DATA, load
-from learner import Learner, Raw, averaged, hide, shipped, shortened, spread
-from long import Every, Pace, arguments, pace_of, train
-from quality import grade, losses
+from clothes import train_on_clothes
+from learner import Learner, Raw, hide, shortened, spread
+from long import Pace
 from torch import Tensor, nn
 
 from ld3.schedules import Flow
@@ -72,24 +70,5 @@ def as_model(net: nn.Module) -> ClassModel:
     return ClassModel(net, Flow(), "flow", (1, 28, 28), torch.device("cpu"))
 
 
-def main() -> None:
-    parser = arguments(__doc__ or "", "fashion-flow", PACE)
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the idx files")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(args.seed)
-    images, labels = load(args.data, "train")
-    parts = {"test": load(args.data, "t10k"), "train": (images, labels)}
-
-    def check(weights: dict[str, Tensor], _: int) -> dict[str, Any]:
-        net = averaged(build(), weights)
-        told = losses(lambda x, y, g: error(net, x, y, g), parts)
-        return {**grade(as_model(net), 1000), **told}
-
-    net = shipped(build(), "fashion-flow") if args.go_on else build()
-    every = Every(check=60 * args.check_minutes)
-    train(Learner(net), loss, images, labels, pace_of(args, PACE), args.run, check, every)
-
-
 if __name__ == "__main__":
-    main()
+    train_on_clothes(__doc__ or "", "fashion-flow", PACE, build, loss, error, as_model)

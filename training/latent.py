@@ -3,9 +3,10 @@
     z_n = alpha_n z + sigma_n e,    e(n) = mean |F(z_n; log(sigma_n / alpha_n) / 4) - v|^2
 
 with v = alpha_n e - sigma_n z, alpha_n^2 = prod_{m <= n} (1 - beta_m), sigma_n^2 = 1 - alpha_n^2
-and beta_n the square of 1000 even steps from sqrt(0.0015) to sqrt(0.0195). Half of the n are
-uniform, half uniform in log(sigma_n / alpha_n); the loss is that of ``learner.py``. The label is
-hidden 10 % of the time. Needs ``runs/autoencoder``.
+and beta_n the square of 1000 even steps from sqrt(0.0015) to sqrt(0.0195). In seven eighths of the
+cases log(sigma_n / alpha_n) is normal, N(-0.3, 1), in the rest uniform: samples lose their class
+between 0.3 and 3 of sigma_n / alpha_n. The loss is that of ``learner.py``. The label is hidden 10 %
+of the time. Needs ``runs/autoencoder``.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ ABOUT: dict[str, Any] = {
     "autoencoder": "autoencoder",
     "shape": [4, 7, 7],
 }
+MEAN, STD = -0.3, 1.0  # of most log(sigma_n / alpha_n)
+UNIFORM = 8  # one in so many is uniform
 PACE = Pace(lr=1e-3, flat=3000, seed=6)
 
 
@@ -67,11 +70,11 @@ def schedule() -> tuple[Tensor, Tensor]:
 
 
 def draw(count: int, g: torch.Generator, level: Tensor) -> Tensor:
-    """Indices n, (count,): half uniform, half uniform in ``level``, which grows with n."""
-    even = (len(level) * spread(count // 2, g)).long()
-    ends = level[[0, -1]]
-    wanted = ends[0] + (ends[1] - ends[0]) * spread(count - count // 2, g).double()
-    return torch.cat([even, torch.searchsorted(level, wanted).clamp_max(len(level) - 1)])
+    """Indices n, (count,): most are normal in ``level``, which grows with n, the rest uniform."""
+    low, high = level[[0, -1]]
+    flat = low + (high - low) * spread(count // UNIFORM, g).double()
+    bell = MEAN + STD * torch.special.ndtri(spread(count - count // UNIFORM, g)).double()
+    return torch.searchsorted(level, torch.cat([bell, flat])).clamp_max(len(level) - 1)
 
 
 def errors(raw: Raw, z: Tensor, y: Tensor, g: torch.Generator) -> tuple[Tensor, Tensor]:
