@@ -17,6 +17,7 @@ import ld3
 from ld3 import zoo
 
 GRIDS = ("uniform", "quadratic", "edm", "logsnr", "cosine", "vp-uniform")
+MODELS = [name for name in zoo.SHIPPED if zoo.has_features(name)]  # of clothes
 FEW = (10, 6, 4)
 SEEDS = range(20)  # two of each class
 
@@ -33,7 +34,7 @@ def draw(model: ld3.Model, solver: str, grid: str, steps: int) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for the image")
-    parser.add_argument("--model", choices=sorted(zoo.SHIPPED), default="fashion")
+    parser.add_argument("--model", choices=MODELS, default="fashion")
     parser.add_argument("--solver", choices=sorted(ld3.SOLVERS), default="dpmpp")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)

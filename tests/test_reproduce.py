@@ -35,7 +35,9 @@ from ld3.images import png_of
 from ld3.metrics import to_uint8
 from ld3.report.experiments import LONG, NOT_RUN, _sizes, markdown
 from ld3.report.panels import _is_wide
+from ld3.runs.compare.spec import CompareSpec
 from ld3.runs.experiments import experiment_names, load_experiment, run_reproduce, write_result
+from ld3.runs.experiments.comparison_grid import first_places
 from ld3.runs.experiments.context import Context
 from ld3.runs.experiments.learning_runs import RunRequest, Sessions, class_subset
 from ld3.runs.experiments.paper import paper_notes, paper_tables
@@ -466,6 +468,30 @@ DRAWN = ("comparison-grid", "bound", "illustration", "sample-images", "docking",
 def made_of(kind: str, options: dict[str, Any]) -> Experiment:
     plain = load_experiment("discretization")
     return plain.model_copy(update={"name": f"my-{kind}", "kind": kind, "models": {"toy": options}})
+
+
+def test_first_places_count_the_interval_of_the_best() -> None:
+    """With UniPC the plan is inside the interval of the best, with Euler outside of it. Of a
+    metric that is better when higher the other end counts."""
+    given = {"model": "fashion", "solvers": ["euler", "unipc"], "nfe": [4]}
+    spec = CompareSpec.read({**given, "methods": ["logsnr", "dmn", "ld3", "ld3-times"]})
+    names = [solver_title(solver) for solver in spec.made_solvers]
+    for key, sign in (("kid", 1.0), ("recall", -1.0)):
+        cells = {(names[0], "logsnr"): (1.0, 0.9, 1.05), (names[1], "dmn"): (1.0, 0.7, 1.2)}
+        values: dict[Any, Any] = {
+            (solver, method, 4): {key: Value(value=sign * 2.0)}
+            for solver in names
+            for method in spec.names
+        }
+        for (solver, method), (middle, low, high) in cells.items():
+            ends = sorted((sign * low, sign * high))
+            found = Value(value=sign * middle, low=ends[0], high=ends[1])
+            values[solver, method, 4] = {key: found}
+        for solver in names:
+            values[solver, "ld3", 4] = {key: Value(value=sign * 1.1)}
+        first, near = first_places(spec, spec.names, values, key, "x")
+        assert first.endswith("of 2 pairs of solver and evaluations: `logsnr` in 1, `dmn` in 1.")
+        assert near == "Best by x or inside the 95 % interval of the best: `ld3` in 1."
 
 
 def test_long_tables_are_folded_away() -> None:
@@ -904,8 +930,9 @@ def test_a_page_was_made_with_the_options_of_today(name: str, model: str) -> Non
         assert re.search(rf"{paper}|Not measured yet: `ld3 reproduce {page.stem}`", text)
         pytest.skip(f"{page.name}: not measured yet, as the docs say")
     first, *lines = page.read_text().splitlines()
-    made = f"Made by `ld3 reproduce {name} --model {model}`: {', '.join(_sizes(options))}."
-    assert first.startswith(made)
+    made = f"Made by `ld3 reproduce {name} --model {model}"
+    sizes = re.escape(", ".join(_sizes(options)))
+    assert re.match(rf"{re.escape(made)}( --data \S+)?`: {sizes}\.", first)
     columns = {int(n) for line in lines for n in re.findall(r"\| NFE (\d+)(?= \|)", line)}
     wanted = options.get("nfe") or options.get("compare", {}).get("nfe")
     assert not columns or columns == set(np.atleast_1d(wanted).tolist())

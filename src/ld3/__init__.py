@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ld3.teacher import Teacher as Teacher
     from ld3.teacher import make_pairs as make_pairs
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 _HOME = {
     name: module

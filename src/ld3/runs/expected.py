@@ -93,7 +93,7 @@ def score_parts(
 
 
 def _set_parts(spec: RunSpec, teacher: Teacher, nfe: int) -> Iterator[Part]:
-    if spec.judged < 2 or (spec.data is None and spec.model not in zoo.SHIPPED):
+    if spec.judged < 2 or (spec.data is None and not zoo.has_features(spec.model)):
         return
     reference = reference_for(teacher, spec.reference_steps)
     yield Part("samples of the reference solution", spec.judged * reference.nfe)

@@ -8,7 +8,6 @@ import torch
 
 from ld3 import __version__, zoo
 from ld3.errors import ModelError
-from ld3.images import is_image
 from ld3.known_grids import BUMPS, GRIDS, HANDMADE, METHODS, make_grid
 from ld3.learner.presets import Preset
 from ld3.plan import (
@@ -107,7 +106,7 @@ def held_out_scores(run: Run, learned: Learned, spec: RunSpec, held_out: int) ->
     for scale in run.scales[1:]:  # the ends of a range
         found = score_tables(session.at_guidance(scale), compared, held_out)
         scores |= {f"{name} @ {scale:g}": score for name, score in found.items()}
-    shipped = is_image(session.held_out(held_out).target) and session.loaded.name in zoo.SHIPPED
+    shipped = zoo.has_features(session.loaded.name)
     if spec.judged < 2 or not (shipped or spec.data is not None):
         return scores
     sets = SetMetrics.of(session, spec.judged, spec.features, spec.data, spec.resize)

@@ -73,7 +73,7 @@ class SetMetrics:
         sample = session.reporting(silent).held_out(2).target
         if not is_image(sample):
             raise SpecError(f"set metrics: got {session.loaded.name}, expected a model of images")
-        shipped = session.loaded.name in zoo.SHIPPED
+        shipped = zoo.has_features(session.loaded.name)
         net = feature_net(features, shipped, session.device, resize)
         size = (int(sample.shape[-2]), int(sample.shape[-1]))
         reference = None
@@ -191,7 +191,7 @@ class SetMetrics:
     @property
     def has_classes(self) -> bool:
         """Whether the network's class scores are for the classes of the model."""
-        return self.session.loaded.name in zoo.SHIPPED and self.net.logits is not None
+        return zoo.has_features(self.session.loaded.name) and self.net.logits is not None
 
     @property
     def _key(self) -> dict[str, Any]:

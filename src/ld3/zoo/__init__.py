@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ld3.zoo.pipelines.model import rounding_cost as rounding_cost
     from ld3.zoo.shipped import SHIPPED as SHIPPED
     from ld3.zoo.shipped import checksum as checksum
+    from ld3.zoo.shipped import has_features as has_features
     from ld3.zoo.shipped import judge as judge
     from ld3.zoo.shipped import judge_moments as judge_moments
     from ld3.zoo.shipped import load as load
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 _PIPELINES = {"from_pipeline": "pipelines", "rounding_cost": "pipelines.model"}
 
 __all__ = [
-    "SHIPPED", "checksum", "from_pipeline", "judge", "judge_moments", "load", "perceptual",
-    "real_clouds", "rounding_cost", "weights_behind",
+    "SHIPPED", "checksum", "from_pipeline", "has_features", "judge", "judge_moments", "load",
+    "perceptual", "real_clouds", "rounding_cost", "weights_behind",
 ]  # fmt: skip
 
 

@@ -277,8 +277,9 @@ def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") 
     if not isinstance(distance, str):
         return _own_measure(distance, loaded.model, device)
     name, reason = _choose_distance(loaded, device) if distance == "auto" else (distance, "")
-    own = zoo.SHIPPED[loaded.name].distance if loaded.name in zoo.SHIPPED else ""
-    if name == "perceptual" and (own == name or loaded.model.shape == (1, 28, 28)):
+    if name == "perceptual" and (
+        _own_distance(loaded.name) == name or loaded.model.shape == (1, 28, 28)
+    ):
         known = f"perceptual {zoo.checksum('perceptual')}"
         return Measure(name, zoo.perceptual(device), known, reason)
     if name == "perceptual":
@@ -302,11 +303,17 @@ def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") 
     return Measure(name, DISTANCES[name], name, reason)
 
 
+def _own_distance(name: str) -> str | None:
+    """The distance that a shipped model is learned with, if it has one of its own."""
+    return zoo.SHIPPED[name].distance if name in zoo.SHIPPED else None
+
+
 @torch.no_grad()
 def _choose_distance(loaded: Loaded, device: str) -> tuple[str, str]:
     """The distance that `auto` stands for, and why."""
-    if loaded.name in zoo.SHIPPED:
-        return zoo.SHIPPED[loaded.name].distance, "the one of this model in the package"
+    own = _own_distance(loaded.name)
+    if own is not None:
+        return own, "the one of this model in the package"
     if not is_image(loaded.model.decode(prior(loaded.model, [0], device))):
         return "l2", "samples are no images"
     if lpips_is_here("vgg"):

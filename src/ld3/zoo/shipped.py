@@ -1,11 +1,16 @@
-"""The models inside the package: small, real, trained on Fashion-MNIST, at home on a laptop.
+"""The models inside the package: small, real, at home on a laptop.
 
-`fashion` denoises (EDM), `fashion-flow` is a rectified flow, `fashion-latent` denoises in the
-latent space of an autoencoder. These take the class 0-9 as a condition, seed s being of class
-s mod 10, and guidance by dropping it. `fashion-points` draws shoes as point clouds, with a shape
-from its prior as the condition. There are two classifiers: the feature maps of one give a
-perceptual distance to learn with, the features of the other, `judge`, a Fréchet distance, so that
-what is optimised is not what is measured. How they were trained is in `training/`.
+Four are trained on Fashion-MNIST. `fashion` denoises (EDM), `fashion-flow` is a rectified flow,
+`fashion-latent` denoises in the latent space of an autoencoder. These take the class 0-9 as a
+condition, seed s being of class s mod 10, and guidance by dropping it. `fashion-points` draws shoes
+as point clouds, with a shape from its prior as the condition. There are two classifiers: the
+feature maps of one give a perceptual distance to learn with, the features of the other, `judge`, a
+Fréchet distance, so that what is optimised is not what is measured.
+
+`road` draws cars and trucks of CIFAR-10 in colour. Its file is a checkpoint as EDM publishes them,
+converted by `ld3 convert`: it is read, learned from and measured as the paper's own files are.
+
+How all were trained is in `training/`.
 
 Weights are float16 safetensors whose checksums are in `weights/manifest.json`.
 """
@@ -28,6 +33,8 @@ from ld3.metrics import Moments
 from ld3.models import Cond
 from ld3.predictions import Prediction
 from ld3.schedules import EDM, Discrete, Flow, Schedule
+from ld3.zoo.checkpoints.load import load_checkpoint
+from ld3.zoo.checkpoints.model import CheckpointModel
 from ld3.zoo.networks import (
     NO_LABEL,
     Autoencoder,
@@ -58,7 +65,7 @@ class Shipped:
     prediction: str
     files: tuple[str, ...]
     conditions: str = "class 0-9, or none"
-    distance: str = "perceptual"  # to learn with by default
+    distance: str | None = "perceptual"  # to learn with by default; None: as for any model
     licence: str = LICENCE
 
     @property
@@ -84,6 +91,10 @@ SHIPPED = {
     "fashion-points": Shipped(
         "shoes as point clouds (DMPG's network and schedule)", (512, 3), "eps",
         ("fashion-points",), "a shape from the prior", "l2",
+    ),
+    "road": Shipped(
+        "cars and trucks, colour pixels, EDM denoiser", (3, 32, 32), "x0", ("road",),
+        "class 0 (car) or 1 (truck)", None, "Apache-2.0 (trained on CIFAR-10, Krizhevsky 2009)",
     ),
 }  # fmt: skip
 
@@ -126,10 +137,15 @@ class ClassModel:
 
 def load(
     name: str, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-) -> ClassModel | PointModel:
+) -> ClassModel | PointModel | CheckpointModel:
     """A shipped model, frozen."""
     if name not in SHIPPED:
         raise unknown("model", name, SHIPPED)
+    if name == "road":
+        _read(name)  # compares the checksum
+        found = load_checkpoint(WEIGHTS / f"{name}.safetensors", device, dtype)
+        assert isinstance(found, CheckpointModel)
+        return replace(found, digest=SHIPPED[name].digest)
     if name == "fashion-points":
         points = network(name, lambda **sizes: PointNetwork(_point_config()), device).to(dtype)
         return PointModel(points, _point_config(), SHIPPED[name].shape[0], SHIPPED[name].digest)
@@ -199,12 +215,17 @@ def checksum(name: str) -> str:
     return str(_entry(name)["sha256"])[:16]
 
 
+def has_features(name: str) -> bool:
+    """Whether the package has a feature network for the samples of a model: grey clothes."""
+    return name in SHIPPED and SHIPPED[name].distance == "perceptual"
+
+
 def weights_behind(name: str) -> str:
     """The weights that a result of a shipped model was measured with; of other models nothing."""
     if name not in SHIPPED:
         return ""
     parts = {name: SHIPPED[name].digest}
-    if SHIPPED[name].distance == "perceptual":
+    if has_features(name):
         parts |= {"feature network": checksum("judge")}
     return ", ".join(f"{part} {digest[:8]}" for part, digest in parts.items())
 

@@ -55,7 +55,7 @@ def metrics_of(session: Session, spec: CompareSpec, network: str = "") -> list[M
         Metric(key="precision", label="Precision", unit=by, better="higher"),
         Metric(key="recall", label="Recall", unit=by, better="higher"),
     ]
-    shipped = session.loaded.name in zoo.SHIPPED and spec.features is None
+    shipped = zoo.has_features(session.loaded.name) and spec.features is None
     if shipped or spec.data is not None:
         sets = [Metric(key="frechet", label="Fréchet distance to real images", unit=by), *sets]
     if shipped:

@@ -56,7 +56,7 @@ class Context:
             "model": self.model, "out": self.out, "jobs": self.jobs, "device": self.device,
             "engine": self.engine_name, "gpus_per_cell": self.gpus_per_cell, **self.network,
         }  # fmt: skip
-        if self.model not in zoo.SHIPPED:
+        if self.model not in zoo.SHIPPED or zoo.SHIPPED[self.model].distance is None:
             known = self.features is not None or self.data is not None
             fixed |= {"features": self.features, "full": bool(options.get("full")) and known}
         if self.data is not None:
