@@ -68,7 +68,7 @@ def sheet(rows: Tensor, columns: int) -> np.ndarray:
 def road_image(model: ld3.Model, path: Path) -> None:
     """Forty samples of each class."""
     x = torch.cat(list(draw(model, range(80), "logsnr", 20)))
-    figure, axes = plt.subplots(1, 2, figsize=(9, 4.8), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.1), layout="constrained")
     for number, (axis, name) in enumerate(zip(axes, ("car", "truck"), strict=True)):
         axis.imshow(sheet(x[number::2], 8))
         axis.set_title(name)
