@@ -360,7 +360,7 @@ def test_presets(name: str) -> None:
     assert preset.train >= preset.valid > 0
     smaller = make_preset(name, 5, pairs=12)
     assert (smaller.train, smaller.valid) == (12, 8)
-    counts = {"standard": 80, "fast": 30, "best": 256, "paper-pixel": 175, "paper-latent": 250}
+    counts = {"standard": 80, "fast": 60, "best": 256, "paper-pixel": 175, "paper-latent": 250}
     batches = math.ceil(preset.train / preset.recipe.batch)
     assert batches * preset.recipe.all_epochs == counts.get(name, 125)
     with pytest.raises(SpecError, match="did you mean"):
@@ -391,7 +391,7 @@ def test_our_settings() -> None:
         precondition=12, rate=0.08, clip=math.inf, gamma=0.0, decay="cosine", warm_up=5,
         validate_every=16, average=0.95, power=0.75,
     )  # fmt: skip
-    assert make_preset("fast", 5).recipe == replace(recipe, validate_every=15)
+    assert make_preset("fast", 5).recipe == replace(recipe, batch=4, validate_every=15)
     assert make_preset("best", 5).recipe == replace(recipe, epochs=8, validate_every=32)
     assert {name for name in PRESETS if make_preset(name, 5).starts != 1} == {"best"}
     assert make_preset("best", 5).starts == 4
