@@ -222,6 +222,6 @@ def test_parts_of_a_batch_give_its_slope() -> None:
 
 
 def test_a_part_that_splits_is_in_the_name_of_a_run() -> None:
-    recipe = make_preset("fast", 4).recipe
+    recipe = make_preset("standard", 4).recipe
     assert "part" not in recipe_facts(recipe)
     assert recipe_facts(change_recipe(recipe, {"part": 4}))["part"] == 4
