@@ -278,7 +278,7 @@ def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") 
         return _own_measure(distance, loaded.model, device)
     name, reason = _choose_distance(loaded, device) if distance == "auto" else (distance, "")
     if name == "perceptual" and (
-        _own_distance(loaded.name) == name or loaded.model.shape == (1, 28, 28)
+        zoo.has_features(loaded.name) or loaded.model.shape == (1, 28, 28)
     ):
         known = f"perceptual {zoo.checksum('perceptual')}"
         return Measure(name, zoo.perceptual(device), known, reason)
@@ -303,15 +303,10 @@ def make_measure(distance: str | Distance, loaded: Loaded, device: str = "cpu") 
     return Measure(name, DISTANCES[name], name, reason)
 
 
-def _own_distance(name: str) -> str | None:
-    """The distance that a shipped model is learned with, if it has one of its own."""
-    return zoo.SHIPPED[name].distance if name in zoo.SHIPPED else None
-
-
 @torch.no_grad()
 def _choose_distance(loaded: Loaded, device: str) -> tuple[str, str]:
     """The distance that `auto` stands for, and why."""
-    own = _own_distance(loaded.name)
+    own = zoo.SHIPPED[loaded.name].distance if loaded.name in zoo.SHIPPED else None
     if own is not None:
         return own, "the one of this model in the package"
     if not is_image(loaded.model.decode(prior(loaded.model, [0], device))):

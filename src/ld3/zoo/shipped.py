@@ -7,8 +7,8 @@ as point clouds, with a shape from its prior as the condition. There are two cla
 feature maps of one give a perceptual distance to learn with, the features of the other, `judge`, a
 Fréchet distance, so that what is optimised is not what is measured.
 
-`road` draws cars and trucks of CIFAR-10 in colour. Its file is a checkpoint as EDM publishes them,
-converted by `ld3 convert`: it is read, learned from and measured as the paper's own files are.
+`road` draws cars and trucks of CIFAR-10 in colour. Its file has the form of an EDM checkpoint after
+`ld3 convert`: it is read, learned from and measured as the paper's own files are.
 
 How all were trained is in `training/`.
 

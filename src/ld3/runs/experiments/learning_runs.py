@@ -174,7 +174,7 @@ class ClassSubset(ClassModel):
 
 def class_subset(name: str, classes: Sequence[int], device: str = "cpu") -> ClassSubset:
     """A shipped model by name, for these classes."""
-    known = [name for name in zoo.SHIPPED if zoo.has_features(name)]
+    known = [model for model in zoo.SHIPPED if zoo.has_features(model)]  # of clothes
     if name not in known:
         raise SpecError(f"classes: got the model {name}, expected one of {', '.join(known)}")
     if not classes or not all(0 <= c < len(CLASSES) for c in classes):
